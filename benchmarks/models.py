@@ -1,0 +1,101 @@
+"""Random checkpoints of real shapes for the benchmarks, written once into a cache folder. Weights are seeded normal numbers; the shapes are public configurations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import safetensors.numpy
+from ml_dtypes import bfloat16
+
+__all__ = ["CONFIGS", "checkpoint", "weight_bytes"]
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Q": {  # Qwen2.5-0.5B
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 32768,
+        "hidden_act": "silu",
+    },
+    "S": {  # a "stories" size Llama
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 288,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+        "intermediate_size": 768,
+        "vocab_size": 32000,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "hidden_act": "silu",
+    },
+}
+
+
+def weight_bytes(name: str, element: int) -> int:
+    """Bytes of all weights that one decode step reads (embedding counted once: tied)."""
+    return sum(int(np.prod(shape)) for shape in _shapes(CONFIGS[name]).values()) * element
+
+
+def checkpoint(name: str, dtype: str) -> Path:
+    """The folder of a checkpoint with random weights ("f32" or "bf16"), made on first use."""
+    folder = Path(platformdirs.user_cache_dir("ostinato")) / "benchmarks" / f"{name}-{dtype}"
+    if (folder / "model.safetensors").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    config = CONFIGS[name] | {
+        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    rng = np.random.default_rng(0)
+    tensors = {}
+    for tensor, shape in _shapes(config).items():
+        values = rng.standard_normal(shape, dtype=np.float32)
+        values *= np.float32(0.02)
+        if tensor.endswith("norm.weight"):
+            values += np.float32(1.0)
+        tensors[tensor] = values.astype(bfloat16) if dtype == "bf16" else values
+    temporary = folder / "model.partial"
+    safetensors.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    temporary.rename(folder / "model.safetensors")
+    return folder
+
+
+def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    width = hidden // config["num_attention_heads"]
+    kv = width * config["num_key_value_heads"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}"
+        for name, rows in (("q", hidden), ("k", kv), ("v", kv)):
+            shapes[f"{prefix}.self_attn.{name}_proj.weight"] = (rows, hidden)
+            if config["model_type"] == "qwen2":
+                shapes[f"{prefix}.self_attn.{name}_proj.bias"] = (rows,)
+        shapes[f"{prefix}.self_attn.o_proj.weight"] = (hidden, hidden)
+        shapes[f"{prefix}.mlp.gate_proj.weight"] = (inner, hidden)
+        shapes[f"{prefix}.mlp.up_proj.weight"] = (inner, hidden)
+        shapes[f"{prefix}.mlp.down_proj.weight"] = (hidden, inner)
+        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+    return shapes

@@ -1,0 +1,99 @@
+"""Ostinato compiles a transformer step once, gives every byte a fixed, proven address, and replays the step.
+
+    import ostinato as ost
+    llm = ost.LLM("smollm2")
+    print(llm.generate("The capital of France is", ost.SamplingParams(max_tokens=8, temperature=0))[0].text)
+
+The public names below are loaded when they are first used, so that importing a folder of the package costs only that folder.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ostinato.compiler import Lowered, Planned, Traced, compile, trace
+    from ostinato.frontend.model import CacheShape, Model, load
+    from ostinato.ir.errors import (
+        AddressChanged,
+        BackendError,
+        BoundsError,
+        CapacityError,
+        ConfigError,
+        DeviceUnavailable,
+        DTypeError,
+        LayoutError,
+        LifecycleError,
+        NotYetAvailable,
+        OstinatoError,
+        PlanError,
+        ShapeError,
+        StaleArtifact,
+        VerificationError,
+        WeightsError,
+    )
+    from ostinato.llm import LLM, RequestOutput
+    from ostinato.runtime.executable import Executable
+    from ostinato.runtime.forward import TextExecutable
+    from ostinato.runtime.sampling import SamplingParams
+    from ostinato.tools.compare import compare
+
+__all__ = [
+    "LLM",
+    "AddressChanged",
+    "BackendError",
+    "BoundsError",
+    "CacheShape",
+    "CapacityError",
+    "ConfigError",
+    "DTypeError",
+    "DeviceUnavailable",
+    "Executable",
+    "LayoutError",
+    "LifecycleError",
+    "Lowered",
+    "Model",
+    "NotYetAvailable",
+    "OstinatoError",
+    "PlanError",
+    "Planned",
+    "RequestOutput",
+    "SamplingParams",
+    "ShapeError",
+    "StaleArtifact",
+    "TextExecutable",
+    "Traced",
+    "VerificationError",
+    "WeightsError",
+    "__version__",
+    "compare",
+    "compile",
+    "load",
+    "trace",
+]
+
+_HOMES = {
+    "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "trace"),
+    "ostinato.frontend.model": ("CacheShape", "Model", "load"),
+    "ostinato.llm": ("LLM", "RequestOutput"),
+    "ostinato.runtime.executable": ("Executable",),
+    "ostinato.runtime.forward": ("TextExecutable",),
+    "ostinato.runtime.sampling": ("SamplingParams",),
+    "ostinato.tools.compare": ("compare",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("ostinato")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in __all__:  # the exception families
+        return getattr(import_module("ostinato.ir.errors"), name)
+    raise AttributeError(f"module 'ostinato' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

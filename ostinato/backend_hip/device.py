@@ -1,0 +1,254 @@
+"""The host device as the runtime uses it: memory, step tables and packing, over the native extension.
+
+Errors of the native layer come back as the public families, with the name of the node that ran. Nothing here knows a graph: steps arrive with addresses, and
+whoever hands an address over keeps its memory alive.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.packing import Source, pack_call
+from ostinato.ir.errors import (
+    BackendError,
+    BoundsError,
+    CapacityError,
+    ConfigError,
+    DeviceUnavailable,
+    LifecycleError,
+    OstinatoError,
+)
+from ostinato.ir.step import StepKind
+from ostinato.ir.types import Array, TensorType
+
+__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostTable", "NativeStep"]
+
+_MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
+
+
+class _Status(enum.IntEnum):
+    """Numbers of `ost_status` in native/ostinato.h."""
+
+    INVALID_ARGUMENT = 1
+    OUT_OF_RANGE = 2
+    LIFECYCLE = 3
+    BACKEND = 4
+    CAPACITY = 5
+    INTERRUPTED = 6
+    NOT_FOUND = 7
+
+
+class NativeStep(Protocol):
+    """A step with addresses: operands are (address, bytes), (0, 0) where an optional one is absent."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def kind(self) -> StepKind: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def operands(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def params(self) -> tuple[int | float, ...]: ...
+    @property
+    def lane(self) -> int: ...
+    @property
+    def waits(self) -> tuple[int, ...]: ...
+    @property
+    def signals(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What the device is: the CPU, the kernel unit in use, the units it could use, and its threads."""
+
+    name: str
+    cpu: str
+    isa: str
+    available: tuple[str, ...]
+    threads: int
+    abi_version: int
+
+
+class _Memory:
+    """What numpy sees of a buffer: an array made from it keeps the buffer alive."""
+
+    __slots__ = ("__array_interface__", "buffer")
+
+    def __init__(self, buffer: HostBuffer, offset: int, nbytes: int) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (buffer.address + offset, False)}
+
+
+class HostBuffer:
+    """Zeroed memory of a device, valid until `free`, or until the last reference to it or to one of its views is gone."""
+
+    def __init__(self, device: _native.Device, nbytes: int, alignment: int) -> None:
+        self.address = device.allocate(nbytes, alignment)
+        self.nbytes = nbytes
+        self._release = weakref.finalize(self, device.free, self.address)
+        self._release.atexit = False
+
+    def view(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """A writable array over the bytes at `offset`. Raises `BoundsError` outside of the buffer and `LifecycleError` after `free`."""
+        if not self._release.alive:
+            raise LifecycleError("the buffer was freed", hint="allocate another one")
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        if not 0 <= offset <= offset + nbytes <= self.nbytes:
+            raise BoundsError(f"bytes [{offset}, {offset + nbytes}) are outside of a buffer of {self.nbytes}")
+        return np.asarray(_Memory(self, offset, nbytes)).view(kind).reshape(shape)
+
+    def free(self) -> None:
+        """Gives the memory back now; views of it must not be used any more. A second call does nothing."""
+        self._release()
+
+
+class HostTable:
+    """A loaded step table. Steps and parameters were copied; the memory they point to belongs to the caller."""
+
+    def __init__(self, table: _native.Table, nodes: tuple[str, ...]) -> None:
+        self._table = table
+        self._nodes = nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def run(self, first: int = 0, count: int = -1) -> None:
+        """Runs steps [first, first + count) (-1: to the end) in one native call, without the GIL; Ctrl-C is answered between steps.
+
+        Raises `BoundsError` when an index in device memory was out of range, `LifecycleError` when interrupted, `BackendError` otherwise; each names the node.
+        """
+        if not 0 <= first <= len(self._nodes) or not -1 <= count <= len(self._nodes) - first:
+            raise BoundsError(f"steps [{first}, {first} + {count}) are outside of a table of {len(self._nodes)}")
+        try:
+            self._table.run(first, count)
+        except _native.NativeError as error:
+            raise _typed(error, self._nodes) from None
+
+    def interrupt(self) -> None:
+        """Stops the run in progress on another thread, or the next one, between two steps."""
+        self._table.interrupt()
+
+
+class HostDevice:
+    """The CPU: one kernel unit and a pool of worker threads. Runs of one device are serialised."""
+
+    def __init__(self, threads: int = 0, isa: str = "auto") -> None:
+        """`threads` 0 takes one for each physical core; `isa` "auto" the best unit the CPU has.
+
+        Raises `ConfigError` for an unknown unit or a number of threads that cannot be, `DeviceUnavailable` for a unit this CPU cannot run.
+        """
+        if threads < 0:
+            raise ConfigError(f"threads is {threads}", hint=_MAX_THREADS_HINT)
+        try:
+            self._device = _native.Device(threads, isa)
+        except _native.NativeError as error:
+            raise _unopened(error) from None
+        self.info = DeviceInfo(
+            name="host:0",
+            cpu=self._device.cpu,
+            isa=self._device.isa,
+            available=tuple(_native.isa_available()),
+            threads=self._device.threads,
+            abi_version=_native.abi_version(),
+        )
+        self._kernels: dict[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def threads(self) -> int:
+        return self.info.threads
+
+    @property
+    def isa(self) -> str:
+        """The kernel unit in use."""
+        return self.info.isa
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """Kernel units that this build has and this CPU can run, in ascending order of preference."""
+        return self.info.available
+
+    def allocate(self, nbytes: int, alignment: int = 256) -> HostBuffer:
+        """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none, `ConfigError` for an impossible size or alignment."""
+        if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
+            raise ConfigError(f"{nbytes} bytes aligned to {alignment} cannot be allocated", hint="the alignment is a power of two")
+        try:
+            return HostBuffer(self._device, nbytes, alignment)
+        except _native.NativeError as error:
+            raise _typed(error, ()) from None
+
+    def kernel(self, name: str) -> int:
+        """The number of a kernel; raises `BackendError` for one the device does not have."""
+        found = self._kernels.get(name)
+        if found is None:
+            try:
+                found = self._kernels[name] = self._device.kernel(name)
+            except _native.NativeError as error:
+                raise _typed(error, ()) from None
+        return found
+
+    def make_table(self, steps: Sequence[NativeStep]) -> HostTable:
+        """Copies and checks steps; raises `BackendError` naming the node whose step cannot run."""
+        nodes = tuple(step.node for step in steps)
+        rows: list[_native.Step] = []
+        for step in steps:
+            kernel = self.kernel(step.kernel) if step.kind is StepKind.LAUNCH else 0
+            rows.append((step.kind.number, kernel, step.lane, step.operands, step.params, step.waits, step.signals))
+        try:
+            return HostTable(_native.Table(self._device, rows), nodes)
+        except _native.NativeError as error:
+            raise _typed(error, nodes) from None
+
+    def run_step(self, step: NativeStep) -> None:
+        """Runs one step now; raises what `HostTable.run` raises."""
+        self.make_table([step]).run()
+
+    def pack(self, tensor_type: TensorType, address: int, source: Source, first_row: int) -> None:
+        """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype and layout.
+
+        Raises what `pack_call` raises.
+        """
+        call = pack_call(tensor_type, address, source, first_row)
+        row = (StepKind.LAUNCH.number, self.kernel(call.kernel), 0, call.operands, call.params, (), ())
+        try:
+            _native.Table(self._device, [row]).run()
+        except _native.NativeError as error:
+            raise _typed(error, (call.kernel,)) from None
+
+
+def _unopened(error: _native.NativeError) -> OstinatoError:
+    """Why a device could not be created."""
+    hint = f"kernel units of this machine: auto, {', '.join(_native.isa_available())}"
+    if error.status in (_Status.INVALID_ARGUMENT, _Status.NOT_FOUND):
+        return ConfigError(error.text, hint=hint)
+    return DeviceUnavailable(error.text, hint=hint) if error.status == _Status.BACKEND else _typed(error, ())
+
+
+def _typed(error: _native.NativeError, nodes: tuple[str, ...]) -> OstinatoError:
+    """The public error for a native one."""
+    node = nodes[error.step] if 0 <= error.step < len(nodes) else None
+    match error.status:
+        case _Status.OUT_OF_RANGE:
+            return BoundsError(error.text, node=node, hint="a token id, row, position or block index given to this run is out of range")
+        case _Status.LIFECYCLE:
+            return LifecycleError(error.text, node=node)
+        case _Status.CAPACITY:
+            return CapacityError(error.text, node=node, hint="free memory, or plan for fewer or shorter sequences")
+        case _Status.INTERRUPTED:
+            return LifecycleError(error.text, node=node, hint="the run was interrupted; its outputs are not valid")
+        case _:
+            return BackendError(error.text, node=node)

@@ -1,0 +1,22 @@
+"""Implementation rows, one file a family. `ROWS` is the whole list; nothing registers itself."""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.attention import ATTENTION_ROWS
+from ostinato.backend_hip.impls.elementwise import ELEMENTWISE_ROWS
+from ostinato.backend_hip.impls.linear import LINEAR_ROWS
+from ostinato.backend_hip.impls.norm import NORM_ROWS
+from ostinato.backend_hip.impls.rotary import ROTARY_ROWS
+from ostinato.backend_hip.impls.selection import SELECTION_ROWS
+from ostinato.ir.target import Impl
+
+__all__ = ["ROWS"]
+
+ROWS: tuple[Impl, ...] = (
+    *LINEAR_ROWS,
+    *NORM_ROWS,
+    *ROTARY_ROWS,
+    *ATTENTION_ROWS,
+    *ELEMENTWISE_ROWS,
+    *SELECTION_ROWS,
+)

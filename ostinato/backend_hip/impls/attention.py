@@ -1,0 +1,132 @@
+"""Rows of attention and of the key-value cache.
+
+Packed attention reads the cache through the block table; whole-sequence attention takes any strides of Q, K and V whose head width is contiguous, so views
+and head-major memory need no copy.
+"""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.common import FLOATS, fixed, need_dtype, number
+from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
+
+__all__ = ["ATTENTION_ROWS"]
+
+_INDICES = (DType.I32,)
+_MAX_WIDTH = 1024
+
+
+def _first(*reasons: str | None) -> str | None:
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _head_width(site: CallSite) -> str | None:
+    width = site.operand(0).shape[-1]
+    return f"the head width must be at most {_MAX_WIDTH}, found {width}" if isinstance(width, int) and width > _MAX_WIDTH else None
+
+
+def _store_accepts(site: CallSite) -> str | None:
+    key, value = site.operand(0), site.operand(1)
+    key_cache, value_cache = site.operand(5), site.operand(6)
+    return _first(
+        need_dtype("k", key, FLOATS),
+        need_dtype("v", value, (key.dtype,)),
+        need_dtype("row_of_token", site.operand(2), _INDICES),
+        need_dtype("position", site.operand(3), _INDICES),
+        need_dtype("block_table", site.operand(4), _INDICES),
+        need_dtype("k_cache", key_cache, FLOATS),
+        need_dtype("v_cache", value_cache, (key_cache.dtype,)),
+    )
+
+
+def _store_params(site: CallSite) -> tuple[int, ...]:
+    key, cache = site.operand(0), site.operand(5)
+    tokens, heads, width = key.static_shape
+    blocks, _, block_size, _ = cache.static_shape
+    rows, table_width = site.operand(4).static_shape
+    return (tokens, heads, width, blocks, block_size, table_width, rows, number(key), number(cache))
+
+
+def _packed_accepts(site: CallSite) -> str | None:
+    cache = site.operand(1)
+    return _first(
+        need_dtype("q", site.operand(0), FLOATS),
+        need_dtype("k_cache", cache, FLOATS),
+        need_dtype("v_cache", site.operand(2), (cache.dtype,)),
+        *(need_dtype(name, site.operand(index), _INDICES) for index, name in enumerate(("row_of_token", "position", "block_table", "length"), 3)),
+        need_dtype("y", site.results[0], FLOATS),
+        _head_width(site),
+    )
+
+
+def _packed_params(site: CallSite) -> tuple[int | float, ...]:
+    tokens, heads, width = site.operand(0).static_shape
+    blocks, cache_heads, block_size, _ = site.operand(1).static_shape
+    rows, table_width = site.operand(5).static_shape
+    dtypes = (number(site.operand(0)), number(site.operand(1)), number(site.results[0]))
+    return (tokens, heads, cache_heads, width, blocks, block_size, table_width, rows, site.real("scale"), *dtypes)
+
+
+def _causal_accepts(site: CallSite) -> str | None:
+    query = site.operand(0)
+    return _first(
+        need_dtype("q", query, FLOATS),
+        need_dtype("k", site.operand(1), (query.dtype,)),
+        need_dtype("v", site.operand(2), (query.dtype,)),
+        need_dtype("y", site.results[0], FLOATS),
+        _head_width(site),
+        *(_contiguous_width(site, index, name) for index, name in enumerate("qkv")),
+        "the kernel has no valid-rows count, and the batch axis is only partly valid" if site.counted else None,
+    )
+
+
+def _contiguous_width(site: CallSite, index: int, name: str) -> str | None:
+    strides = site.strides[index]
+    width = site.operand(index).shape[-1]
+    if strides is None or strides[-1] == 1 or width == 1:
+        return None
+    return f"{name} must be contiguous along the head width, found strides {list(strides)}"
+
+
+def _causal_params(site: CallSite) -> tuple[int | float, ...]:
+    batch, time, heads, width = site.operand(0).static_shape
+    strides: list[int] = []
+    for index in range(3):
+        seen = site.strides[index]
+        assert seen is not None, "attention operands are never packed"
+        strides.extend(seen[:3])
+    dtypes = (number(site.operand(0)), number(site.results[0]))
+    return (batch, time, heads, site.operand(1).static_shape[2], width, site.real("scale"), *dtypes, *strides)
+
+
+ATTENTION_ROWS = (
+    Impl(
+        op="kv_store",
+        name="host",
+        level=Level.TUNED,
+        operands=("k", "v", "row_of_token", "position", "block_table", "count", "k_cache_out", "v_cache_out"),
+        kernel=fixed("kv_store"),
+        params=_store_params,
+        accepts=_store_accepts,
+    ),
+    Impl(
+        op="attention_packed",
+        name="host",
+        level=Level.TUNED,
+        operands=("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
+        kernel=fixed("attention_packed"),
+        params=_packed_params,
+        accepts=_packed_accepts,
+    ),
+    Impl(
+        op="attention_causal",
+        name="host",
+        level=Level.TUNED,
+        operands=("q", "k", "v", "y"),
+        kernel=fixed("attention_causal"),
+        params=_causal_params,
+        accepts=_causal_accepts,
+        strided=frozenset({"q", "k", "v"}),
+        layouts=(("q", ("BHTD",)), ("k", ("BGTD",)), ("v", ("BGTD",))),
+    ),
+)

@@ -1,0 +1,103 @@
+"""What the rows of the host device share: dtype lists, how a tensor folds into rows and columns, and how reasons are written.
+
+A predicate returns None or one sentence that says what the row needs and what it found. Layout and contiguity are declared as data in the row
+(`weight_layouts`, `layouts`, `strided`) and judged by the selection pass, so predicates speak of dtypes and sizes only.
+
+The `count` operand of a kernel counts the rows the kernel sees. A tensor whose leading axis is only partly valid in a run can use it when the kernel's rows
+are that axis; where several axes fold into the rows, the twin `host_all_rows` of a row computes the unused rows too (their results are unspecified and
+nobody reads them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ostinato.ir.target import CallSite, Impl
+from ostinato.ir.types import DType, TensorType
+
+__all__ = [
+    "FLOATS",
+    "WEIGHT_DTYPES",
+    "Predicate",
+    "all_of",
+    "all_rows_twin",
+    "fixed",
+    "flat",
+    "need_dtype",
+    "need_foldable_count",
+    "number",
+    "rows_and_width",
+]
+
+FLOATS = (DType.F32, DType.F16, DType.BF16)
+WEIGHT_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+
+Predicate = Callable[[CallSite], str | None]
+
+
+def fixed(kernel: str) -> Callable[[CallSite], str]:
+    """The kernel of a row that has only one."""
+
+    def name(site: CallSite) -> str:
+        del site
+        return kernel
+
+    return name
+
+
+def number(tensor: TensorType) -> int:
+    return tensor.dtype.number
+
+
+def rows_and_width(tensor: TensorType) -> tuple[int, int]:
+    """Leading extent and the product of the rest: how an elementwise kernel sees a tensor. A scalar is one row of one."""
+    shape = tensor.static_shape
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def flat(tensor: TensorType) -> tuple[int, int]:
+    """Product of all axes but the last, and the last: how a kernel that works along the last axis sees a tensor."""
+    shape = tensor.static_shape
+    return (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+
+
+def need_dtype(name: str, tensor: TensorType, allowed: Iterable[DType]) -> str | None:
+    """The reason when `tensor` has none of the dtypes `allowed`."""
+    if tensor.dtype in allowed:
+        return None
+    return f"{name} must be {' or '.join(dtype.value for dtype in allowed)}, found {tensor.dtype.value}"
+
+
+def need_foldable_count(site: CallSite, tensor: TensorType, inner: int = 1) -> str | None:
+    """The reason when the kernel's rows (all axes of `tensor` but the last `inner`) are not the axis that is partly valid."""
+    if site.counted and tensor.rank <= inner:
+        return f"the valid-rows count is of axis 0, which the kernel does not see as rows of {tensor}"
+    if not site.counted or tensor.rank == inner + 1 or all(extent == 1 for extent in tensor.shape[1 : tensor.rank - inner]):
+        return None
+    return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {tensor.rank - inner - 1} of {tensor}"
+
+
+def all_of(*predicates: Predicate) -> Predicate:
+    """The first reason that any of the predicates gives."""
+
+    def accepts(site: CallSite) -> str | None:
+        for predicate in predicates:
+            reason = predicate(site)
+            if reason is not None:
+                return reason
+        return None
+
+    return accepts
+
+
+def all_rows_twin(row: Impl, accepts: Predicate) -> Impl:
+    """`row` without its count operand: it computes rows past the valid ones too. Chosen only where `row` refuses."""
+    return replace(
+        row,
+        name=f"{row.name}_all_rows",
+        operands=tuple("-" if operand == "count" else operand for operand in row.operands),
+        accepts=accepts,
+        priority=row.priority - 1,
+    )

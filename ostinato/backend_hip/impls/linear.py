@@ -1,0 +1,154 @@
+"""Rows of the projections and of the embedding: kernels over weights packed in panels of 32 output rows.
+
+One kernel a weight dtype, named after it; activations may be f32, bf16 or f16 on both sides, products accumulate in fp32.
+"""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.common import (
+    FLOATS,
+    WEIGHT_DTYPES,
+    all_of,
+    all_rows_twin,
+    flat,
+    need_dtype,
+    need_foldable_count,
+    number,
+)
+from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
+
+__all__ = ["LINEAR_ROWS"]
+
+_MAX_SPLIT = 3
+
+
+def _kernel_of_weight(kernel: str, site: CallSite) -> str:
+    return f"{kernel}_{site.operand(1).dtype.value}"
+
+
+def _linear_kernel(site: CallSite) -> str:
+    return _kernel_of_weight("linear", site)
+
+
+def _swiglu_kernel(site: CallSite) -> str:
+    return _kernel_of_weight("linear_swiglu", site)
+
+
+def _embedding_kernel(site: CallSite) -> str:
+    return _kernel_of_weight("embedding", site)
+
+
+def _dtypes(site: CallSite) -> str | None:
+    weight = site.operand(1)
+    bias = need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None
+    results = (need_dtype("result", result, FLOATS) for result in site.results)
+    return (
+        need_dtype("x", site.operand(0), FLOATS)
+        or need_dtype("weight", weight, WEIGHT_DTYPES)
+        or bias
+        or next((reason for reason in results if reason), None)
+        or _whole_blocks(site)
+    )
+
+
+def _whole_blocks(site: CallSite) -> str | None:
+    weight = site.operand(1)
+    columns = weight.static_shape[1]
+    if columns % weight.dtype.block_elements:
+        return f"weight columns must be a multiple of {weight.dtype.block_elements} for {weight.dtype.value}, found {columns}"
+    return None
+
+
+def _count(site: CallSite) -> str | None:
+    return need_foldable_count(site, site.operand(0))
+
+
+def _at_most_three(site: CallSite) -> str | None:
+    if len(site.results) > _MAX_SPLIT:
+        return f"the kernel writes at most {_MAX_SPLIT} results, found {len(site.results)}"
+    if len({result.dtype for result in site.results}) > 1:
+        return "all results must have one dtype"
+    return None
+
+
+def _linear_params(site: CallSite) -> tuple[int, ...]:
+    rows, columns = flat(site.operand(0))
+    sizes = [result.static_shape[-1] for result in site.results]
+    padding = [0] * (_MAX_SPLIT - len(sizes))
+    return (rows, columns, number(site.operand(0)), number(site.results[0]), *sizes, *padding)
+
+
+def _swiglu_params(site: CallSite) -> tuple[int, ...]:
+    rows, columns = flat(site.operand(0))
+    return (rows, columns, site.results[0].static_shape[-1], number(site.operand(0)), number(site.results[0]))
+
+
+def _embedding_accepts(site: CallSite) -> str | None:
+    ids, result = site.operand(0), site.results[0]
+    return (
+        need_dtype("ids", ids, (DType.I32,))
+        or need_dtype("weight", site.operand(1), WEIGHT_DTYPES)
+        or need_dtype("result", result, FLOATS)
+        or _whole_blocks(site)
+        or need_foldable_count(site, ids, inner=0)
+    )
+
+
+def _embedding_params(site: CallSite) -> tuple[int, ...]:
+    vocabulary, width = site.operand(1).static_shape
+    packed = 1 if site.operand(1).is_packed else 0
+    return (site.operand(0).elements, vocabulary, width, number(site.results[0]), packed)
+
+
+_LINEAR = Impl(
+    op="linear",
+    name="host",
+    level=Level.TUNED,
+    operands=("x", "weight", "bias", "count", "y", "-", "-"),
+    kernel=_linear_kernel,
+    params=_linear_params,
+    accepts=all_of(_dtypes, _count),
+    weight_layouts=(("weight", "panel32"),),
+)
+
+_LINEAR_SPLIT = Impl(
+    op="linear_split",
+    name="host",
+    level=Level.TUNED,
+    operands=("x", "weight", "bias", "count", "y0", "y1", "y2"),
+    kernel=_linear_kernel,
+    params=_linear_params,
+    accepts=all_of(_dtypes, _at_most_three, _count),
+    weight_layouts=(("weight", "panel32"),),
+)
+
+_LINEAR_SWIGLU = Impl(
+    op="linear_swiglu",
+    name="host",
+    level=Level.TUNED,
+    operands=("x", "weight", "count", "y"),
+    kernel=_swiglu_kernel,
+    params=_swiglu_params,
+    accepts=all_of(_dtypes, _count),
+    weight_layouts=(("weight", "panel32_pair"),),
+)
+
+LINEAR_ROWS = (
+    _LINEAR,
+    all_rows_twin(_LINEAR, _dtypes),
+    _LINEAR_SPLIT,
+    all_rows_twin(_LINEAR_SPLIT, all_of(_dtypes, _at_most_three)),
+    _LINEAR_SWIGLU,
+    all_rows_twin(_LINEAR_SWIGLU, _dtypes),
+    Impl(
+        op="embedding",
+        name="host",
+        level=Level.TUNED,
+        operands=("ids", "weight", "count", "y"),
+        kernel=_embedding_kernel,
+        params=_embedding_params,
+        accepts=_embedding_accepts,
+        layouts=(("weight", ("panel32",)),),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Rows that end a step: argmax, sampling and the loss."""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.common import all_of, all_rows_twin, fixed, flat, need_dtype, need_foldable_count
+from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
+
+__all__ = ["SELECTION_ROWS"]
+
+_SAMPLE_OPERANDS = (
+    ("temperature", DType.F32),
+    ("top_k", DType.I32),
+    ("top_p", DType.F32),
+    ("min_p", DType.F32),
+    ("seed", DType.I64),
+    ("index", DType.I32),
+)
+_SAMPLE_BYTES_A_LOGIT = 8
+_LOSS_BYTES_A_ROW = 8
+
+
+def _argmax_dtype(site: CallSite) -> str | None:
+    return need_dtype("x", site.operand(0), (DType.F32,))
+
+
+def _argmax_count(site: CallSite) -> str | None:
+    return need_foldable_count(site, site.operand(0))
+
+
+def _flat_params(site: CallSite) -> tuple[int, ...]:
+    return flat(site.operand(0))
+
+
+def _sample_accepts(site: CallSite) -> str | None:
+    reasons = [need_dtype("logits", site.operand(0), (DType.F32,))]
+    reasons += [need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)]
+    return next((reason for reason in reasons if reason), None)
+
+
+def _sample_workspace(site: CallSite) -> int:
+    return site.operand(0).elements * _SAMPLE_BYTES_A_LOGIT
+
+
+def _loss_accepts(site: CallSite) -> str | None:
+    counted = "the kernel has no valid-rows count; rows to leave out have target -100" if site.counted else None
+    return need_dtype("logits", site.operand(0), (DType.F32,)) or need_dtype("target", site.operand(1), (DType.I32,)) or counted
+
+
+def _loss_workspace(site: CallSite) -> int:
+    return flat(site.operand(0))[0] * _LOSS_BYTES_A_ROW
+
+
+_ARGMAX = Impl(
+    op="argmax",
+    name="host",
+    level=Level.TUNED,
+    operands=("x", "count", "y"),
+    kernel=fixed("argmax"),
+    params=_flat_params,
+    accepts=all_of(_argmax_dtype, _argmax_count),
+)
+
+SELECTION_ROWS = (
+    _ARGMAX,
+    all_rows_twin(_ARGMAX, _argmax_dtype),
+    Impl(
+        op="sample",
+        name="host",
+        level=Level.TUNED,
+        operands=("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index", "count", "token", "workspace"),
+        kernel=fixed("sample"),
+        params=_flat_params,
+        accepts=_sample_accepts,
+        workspace=_sample_workspace,
+    ),
+    Impl(
+        op="cross_entropy",
+        name="host",
+        level=Level.TUNED,
+        operands=("logits", "target", "workspace", "y"),
+        kernel=fixed("cross_entropy"),
+        params=_flat_params,
+        accepts=_loss_accepts,
+        workspace=_loss_workspace,
+    ),
+)

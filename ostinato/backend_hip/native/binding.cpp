@@ -1,0 +1,258 @@
+// Python's view of ostinato.h: module ostinato.backend_hip._native. Addresses and steps cross as plain integers and
+// tuples; the objects that give them meaning live in Python. No conversion is made quietly: a parameter is an int or a
+// float, and which of the two decides the field of ost_param it lands in.
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "isa.h"
+#include "kernel.h"
+#include "ostinato.h"
+
+namespace py = pybind11;
+
+namespace {
+
+constexpr auto kSignalInterval = std::chrono::milliseconds(50);
+
+PyObject* native_error = nullptr;  // the exception type, owned by the module
+
+[[noreturn]] void raise(ost_status status, const std::string& text, int64_t step = -1) {
+    const py::object error = py::handle(native_error)(static_cast<int>(status), text, step);
+    PyErr_SetObject(native_error, error.ptr());
+    throw py::error_already_set();
+}
+
+void check(ost_status status) {
+    if (status != OST_OK) raise(status, ost_last_error());
+}
+
+py::object make_error_type() {
+    py::dict body;
+    body["__module__"] = "ostinato.backend_hip._native";
+    body["__doc__"] =
+        "A failure of the native layer. status: number of ost_status; text: what happened; step: number of the step in "
+        "its table, -1 where none is concerned.";
+    body["__init__"] = py::cpp_function(
+        [](const py::object& self, int status, const std::string& text, int64_t step) {
+            self.attr("status") = status;
+            self.attr("text") = text;
+            self.attr("step") = step;
+            self.attr("args") = py::make_tuple(status, text, step);
+        },
+        py::name("initialise"), py::is_method(py::none()), py::arg("status"), py::arg("text"), py::arg("step") = -1);
+    body["__str__"] = py::cpp_function([](const py::object& self) { return self.attr("text"); }, py::name("to_text"),
+                                       py::is_method(py::none()));
+    const py::object type = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyType_Type));
+    return type("NativeError", py::make_tuple(py::handle(PyExc_RuntimeError)), body);
+}
+
+class Device {
+  public:
+    Device(uint32_t threads, const std::string& isa) {
+        const ost_device_options options = {sizeof(ost_device_options), threads, isa.c_str()};
+        check(ost_device_create(&options, &device_));
+    }
+    ~Device() { ost_device_destroy(device_); }
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    ost_device* get() const { return device_; }
+    ost_device_info info() const {
+        ost_device_info info = {};
+        info.struct_size = sizeof info;
+        check(ost_device_query(device_, &info));
+        return info;
+    }
+    uintptr_t allocate(size_t bytes, size_t alignment) {
+        void* address = nullptr;
+        check(ost_memory_allocate(device_, bytes, alignment, &address));
+        return reinterpret_cast<uintptr_t>(address);
+    }
+    void free(uintptr_t address) { check(ost_memory_free(device_, reinterpret_cast<void*>(address))); }
+    uint32_t kernel(const std::string& name) const {
+        uint32_t number = 0;
+        check(ost_kernel_find(device_, name.c_str(), &number));
+        return number;
+    }
+
+  private:
+    ost_device* device_ = nullptr;
+};
+
+struct Polling {
+    std::chrono::steady_clock::time_point next;
+    bool raised;
+};
+
+// Runs without the GIL between two steps; takes it about every 50 ms to let Python's signal handlers run.
+int poll_signals(void* context) {
+    auto& polling = *static_cast<Polling*>(context);
+    const auto now = std::chrono::steady_clock::now();
+    if (now < polling.next) return 0;
+    polling.next = now + kSignalInterval;
+    const py::gil_scoped_acquire gil;
+    polling.raised = PyErr_CheckSignals() != 0;
+    return polling.raised ? 1 : 0;
+}
+
+uint32_t to_number(const py::handle& value, const char* what) {
+    if (!PyLong_Check(value.ptr())) throw py::type_error(std::string(what) + " must be an int");
+    const unsigned long long number = PyLong_AsUnsignedLongLong(value.ptr());
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (number > std::numeric_limits<uint32_t>::max()) throw py::value_error(std::string(what) + " exceeds 32 bits");
+    return static_cast<uint32_t>(number);
+}
+
+std::vector<uint32_t> to_numbers(const py::handle& values, const char* what) {
+    std::vector<uint32_t> numbers;
+    for (const py::handle value : values) numbers.push_back(to_number(value, what));
+    return numbers;
+}
+
+ost_param to_param(const py::handle& value) {
+    ost_param param = {};
+    if (PyLong_Check(value.ptr())) {
+        param.i = PyLong_AsLongLong(value.ptr());
+        if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    } else if (PyFloat_Check(value.ptr())) {
+        param.f = PyFloat_AsDouble(value.ptr());
+    } else {
+        throw py::type_error("a step's params are Python ints and floats, found " +
+                             std::string(py::str(py::type::handle_of(value))));
+    }
+    return param;
+}
+
+ost_operand to_operand(const py::handle& value) {
+    const auto pair = py::cast<py::tuple>(value);
+    if (pair.size() != 2) throw py::value_error("an operand is (address, bytes)");
+    return {reinterpret_cast<void*>(py::cast<uintptr_t>(pair[0])), py::cast<uint64_t>(pair[1])};
+}
+
+class Table {
+  public:
+    Table(const Device& device, const py::iterable& steps) {
+        struct Owned {
+            std::vector<ost_operand> operands;
+            std::vector<ost_param> params;
+            std::vector<uint32_t> waits;
+            std::vector<uint32_t> signals;
+        };
+        std::vector<std::unique_ptr<Owned>> owned;
+        std::vector<ost_step> list;
+        for (const py::handle item : steps) {
+            const auto step = py::cast<py::tuple>(item);
+            if (step.size() != 7) {
+                throw py::value_error("a step is (kind, kernel, lane, operands, params, waits, signals)");
+            }
+            owned.push_back(std::make_unique<Owned>());
+            Owned& o = *owned.back();
+            for (const py::handle operand : step[3]) o.operands.push_back(to_operand(operand));
+            for (const py::handle param : step[4]) o.params.push_back(to_param(param));
+            o.waits = to_numbers(step[5], "an event");
+            o.signals = to_numbers(step[6], "an event");
+            list.push_back({sizeof(ost_step), to_number(step[0], "kind"), to_number(step[1], "kernel"),
+                            to_number(step[2], "lane"), static_cast<uint32_t>(o.operands.size()),
+                            static_cast<uint32_t>(o.params.size()), static_cast<uint32_t>(o.waits.size()),
+                            static_cast<uint32_t>(o.signals.size()), o.operands.data(), o.params.data(), o.waits.data(),
+                            o.signals.data()});
+        }
+        size_ = list.size();
+        check(ost_table_create(device.get(), list.data(), list.size(), &table_));
+    }
+    ~Table() { ost_table_destroy(table_); }
+    Table(const Table&) = delete;
+    Table& operator=(const Table&) = delete;
+
+    size_t size() const { return size_; }
+
+    void run(size_t first, int64_t count) {
+        if (count < 0) count = first <= size_ ? static_cast<int64_t>(size_ - first) : 0;
+        Polling polling = {std::chrono::steady_clock::now() + kSignalInterval, false};
+        size_t failed = 0;
+        ost_status status = OST_OK;
+        std::string text;
+        {
+            const py::gil_scoped_release released;
+            status = ost_table_run_polled(table_, first, static_cast<size_t>(count), poll_signals, &polling, &failed);
+            if (status != OST_OK) text = ost_last_error();
+        }
+        if (polling.raised) throw py::error_already_set();
+        if (status == OST_OK) return;
+        raise(status, text, status == OST_INVALID_ARGUMENT && first > size_ ? -1 : static_cast<int64_t>(failed));
+    }
+    void interrupt() { check(ost_table_interrupt(table_)); }
+
+  private:
+    ost_table* table_ = nullptr;
+    size_t size_ = 0;
+};
+
+py::list usable_units() {
+    py::list names;
+    for (const ost::Unit& unit : ost::units()) {
+        if (unit.usable) names.append(unit.name);
+    }
+    return names;
+}
+
+// The same for every unit, so they are read from the portable one.
+py::dict kernel_names() {
+    py::dict names;
+    const ost::KernelUnit unit = ost::units().front().kernels();
+    for (uint32_t f = 0; f < unit.count; ++f) {
+        const ost::KernelTable table = unit.families[f]();
+        for (uint32_t i = 0; i < table.count; ++i) {
+            const ost::KernelEntry& e = table.entries[i];
+            names[e.name] = py::make_tuple(e.operand_count, e.param_count, e.optional_operands);
+        }
+    }
+    return names;
+}
+
+py::dict dtype_numbers() {
+    py::dict numbers;
+    const std::pair<const char*, ost_dtype> list[] = {
+        {"f32", OST_F32}, {"f16", OST_F16}, {"bf16", OST_BF16}, {"f64", OST_F64},   {"i64", OST_I64},   {"i32", OST_I32},
+        {"i8", OST_I8},   {"u8", OST_U8},   {"bool", OST_BOOL}, {"q8_0", OST_Q8_0}, {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1},
+    };
+    for (const auto& entry : list) numbers[entry.first] = static_cast<int>(entry.second);
+    return numbers;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+    m.doc() = "Native host device: step tables, kernels, worker threads. See native/ostinato.h.";
+    py::object error = make_error_type();
+    native_error = error.ptr();
+    m.attr("NativeError") = error;
+
+    m.def("abi_version", [] { return OST_ABI_VERSION; }, "Version of the step-table boundary.");
+    m.def("isa_available", usable_units, "Kernel units this build and CPU can run, in ascending order of preference.");
+    m.def("dtype_numbers", dtype_numbers, "Numbers of ost_dtype by dtype name.");
+    m.def("kernel_names", kernel_names, "name -> (operand count, param count, bits of the operands that may be null).");
+
+    py::class_<Device>(m, "Device", "A host device: one kernel unit, a pool of worker threads, memory.")
+        .def(py::init<uint32_t, const std::string&>(), py::arg("threads") = 0, py::arg("isa") = "auto")
+        .def_property_readonly("threads", [](const Device& d) { return d.info().threads; })
+        .def_property_readonly("isa", [](const Device& d) { return d.info().isa; })
+        .def_property_readonly("available", [](const Device& d) { return d.info().available; })
+        .def_property_readonly("cpu", [](const Device& d) { return d.info().cpu; })
+        .def("allocate", &Device::allocate, py::arg("bytes"), py::arg("alignment") = 64,
+             "Address of zeroed memory; it lives until free() or the end of the device.")
+        .def("free", &Device::free, py::arg("address"))
+        .def("kernel", &Device::kernel, py::arg("name"), "Number of a kernel for the steps of a table.");
+
+    py::class_<Table>(m, "Table", "Steps copied and checked once, run many times without Python.")
+        .def(py::init<const Device&, const py::iterable&>(), py::arg("device"), py::arg("steps"), py::keep_alive<1, 2>())
+        .def("__len__", &Table::size)
+        .def("run", &Table::run, py::arg("first") = 0, py::arg("count") = -1,
+             "Runs steps [first, first + count), all that follow for count -1, without the GIL.")
+        .def("interrupt", &Table::interrupt, "Stops the run in progress, or the next one, between two steps.");
+}

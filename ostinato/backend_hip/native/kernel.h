@@ -1,0 +1,66 @@
+// What a host kernel sees, and how kernels are registered.
+//
+// A kernel is a plain function of a Call. It gets addresses and scalars, hands work to the pool in fixed chunks and
+// writes its results. It never allocates, never chooses an algorithm by anything but its arguments, and reduces in an
+// order fixed by those arguments: the same bits for any number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "ostinato.h"
+
+namespace ost {
+
+class ThreadPool;
+
+struct Call {
+    const ost_operand* operands;
+    const ost_param* params;
+    uint32_t operand_count;
+    uint32_t param_count;
+    ThreadPool* pool;
+    int32_t* status;  // a kernel that meets an index out of range stores OST_OUT_OF_RANGE here (relaxed atomic), one that
+                      // is given parameters it does not know OST_INVALID_ARGUMENT
+
+    // Always inlined: kernels are compiled for several instruction sets, and a shared out-of-line copy of these would be
+    // whichever one the linker met first.
+    template <class T>
+    __attribute__((always_inline)) T* pointer(uint32_t operand) const {
+        return static_cast<T*>(operands[operand].address);
+    }
+    __attribute__((always_inline)) int64_t integer(uint32_t param) const { return params[param].i; }
+    __attribute__((always_inline)) double real(uint32_t param) const { return params[param].f; }
+
+    // Rows to process: `capacity` is the planned extent; a present count operand (int32) holds how many of them are
+    // valid in this run. Rows past it are neither read nor written.
+    __attribute__((always_inline)) int64_t rows(uint32_t count_operand, int64_t capacity) const {
+        const auto* count = pointer<const int32_t>(count_operand);
+        if (count == nullptr) return capacity;
+        const int64_t n = *count;
+        return n < 0 ? 0 : (n < capacity ? n : capacity);
+    }
+};
+
+using KernelFunction = void (*)(const Call&);
+
+struct KernelEntry {
+    const char* name;
+    KernelFunction run;
+    uint32_t operand_count;     // exact; absent optional operands are null addresses
+    uint32_t param_count;       // exact
+    uint32_t optional_operands; // bit i set: operand i may be null
+};
+
+struct KernelTable {
+    const KernelEntry* entries;
+    uint32_t count;
+};
+
+// What one ISA unit exports (kernels/registry.cpp): the tables of all kernel families.
+using KernelFamily = KernelTable (*)();
+struct KernelUnit {
+    const KernelFamily* families;
+    uint32_t count;
+};
+
+}  // namespace ost

@@ -1,0 +1,43 @@
+// Parts that the attention kernels share: the grouping of query heads, and when work is worth sharing out.
+#pragma once
+
+#include "attention_tile.h"
+#include "work.h"
+
+namespace ost::OST_UNIT {
+
+// Roughly what one core does on tiles, in operations a nanosecond, and streams, in bytes a nanosecond.
+inline constexpr double kTileRate = VW == 16 ? 100.0 : VW == 8 ? 60.0 : 10.0;
+inline constexpr double kStreamRate = 40.0;
+
+// Query heads that share a KV head are handled together, in `parts` groups of at most `heads` where a tile holds fewer.
+struct HeadGroups {
+    int64_t per_kv;  // H / KV
+    int64_t heads;   // heads of one group, the last of a KV head may have fewer
+    int64_t parts;   // groups of one KV head
+    int64_t count;   // all groups
+
+    HeadGroups(int64_t query_heads, int64_t kv_heads, int64_t tile_rows) {
+        per_kv = query_heads / kv_heads;
+        parts = ceil_div(per_kv, tile_rows);
+        heads = ceil_div(per_kv, parts);
+        parts = ceil_div(per_kv, heads);
+        count = kv_heads * parts;
+    }
+    int64_t kv_head(int64_t group) const { return group / parts; }
+    int64_t first_head(int64_t group) const { return kv_head(group) * per_kv + group % parts * heads; }
+    int64_t size(int64_t group) const { return smaller(heads, per_kv - group % parts * heads); }
+};
+
+OST_INLINE int64_t size_of(int64_t float_dtype) { return float_dtype == OST_F32 ? 4 : 2; }
+OST_INLINE bool is_tile_dtype(int64_t dtype) { return dtype == OST_F32 || dtype == OST_F16 || dtype == OST_BF16; }
+
+OST_INLINE const char* at(const void* base, int64_t element, int64_t size) {
+    return static_cast<const char*>(base) + element * size;
+}
+OST_INLINE char* at(void* base, int64_t element, int64_t size) { return static_cast<char*>(base) + element * size; }
+
+void attention_packed(const Call& call);
+void attention_causal(const Call& call);
+
+}  // namespace ost::OST_UNIT

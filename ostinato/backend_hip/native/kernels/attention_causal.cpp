@@ -1,0 +1,85 @@
+// Attention over whole sequences in strided tensors: token t sees keys 0..t of its own sequence.
+#include "attention.h"
+
+namespace ost::OST_UNIT {
+
+namespace {
+
+struct Strides {
+    int64_t batch, token, head;
+};
+
+// Elements from the first to one past the last that the strides reach; -1 when they are not usable.
+int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads, int64_t width) {
+    if (s.batch < 0 || s.token < 0 || s.head < 0) return -1;
+    return (batches - 1) * s.batch + (tokens - 1) * s.token + (heads - 1) * s.head + width;
+}
+
+}  // namespace
+
+void attention_causal(const Call& call) {
+    const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2), kv_heads = call.integer(3);
+    const int64_t width = call.integer(4), dtype = call.integer(6), y_dtype = call.integer(7);
+    const auto scale = static_cast<float>(call.real(5));
+    const auto strides = [&](uint32_t first) {
+        return Strides{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
+    };
+    const Strides q = strides(8), k = strides(11), v = strides(14);
+    if (batches <= 0 || tokens <= 0 || heads <= 0 || width <= 0) return;
+    if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || tokens > INT32_MAX ||
+        !is_tile_dtype(dtype) || !is_tile_dtype(y_dtype)) {
+        return report(call, OST_INVALID_ARGUMENT);
+    }
+    const int64_t size = size_of(dtype), y_size = size_of(y_dtype);
+    if (!covers(call, 0, extent(q, batches, tokens, heads, width), size) ||
+        !covers(call, 1, extent(k, batches, tokens, kv_heads, width), size) ||
+        !covers(call, 2, extent(v, batches, tokens, kv_heads, width), size) ||
+        !covers(call, 3, batches * tokens * heads * width, y_size)) {
+        return;
+    }
+    const auto* queries = call.pointer<const char>(0);
+    const auto* keys = call.pointer<const char>(1);
+    const auto* values = call.pointer<const char>(2);
+    auto* y = call.pointer<char>(3);
+
+    const TileShape shape = tile_shape(width);
+    const HeadGroups groups(heads, kv_heads, shape.rows);
+    const int64_t sequences = batches * groups.count;
+    const int64_t threads = call.pool->threads();
+    const int64_t fair = larger(4, ceil_div(tokens * sequences, 4 * threads));  // about four units a thread
+    const int64_t block = larger(1, smaller(shape.rows / groups.heads, fair));
+    const int64_t blocks = ceil_div(tokens, block);
+
+    const auto unit = [&](int64_t number, void* scratch) {
+        const int64_t first = (blocks - 1 - number / sequences) * block;  // long ones first
+        const int64_t end = smaller(tokens, first + block);
+        const int64_t batch = number % sequences / groups.count;
+        const int64_t group = number % groups.count;
+        const int64_t head = groups.first_head(group), size_of_group = groups.size(group), kv = groups.kv_head(group);
+        Tile tile = make_tile(shape, scale < 0 ? -scale : scale, scratch);
+        for (int64_t t = first; t < end; ++t) {
+            add_queries(tile, dtype, at(queries, batch * q.batch + t * q.token + head * q.head, size), size_of_group,
+                        q.head, scale < 0, static_cast<int32_t>(t + 1));
+        }
+        const KeyRows rows{at(keys, batch * k.batch + kv * k.head, size),
+                           at(values, batch * v.batch + kv * v.head, size),
+                           k.token * size, v.token * size, nullptr, 0, 0, dtype};
+        attend(tile, rows, end);
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            const int64_t token = first + r / size_of_group;
+            write_row(y_dtype, at(y, ((batch * tokens + token) * heads + head + r % size_of_group) * width, y_size),
+                      tile.total + r * shape.stride, tile.folded_sum[r], width);
+        }
+    };
+    const int64_t units = blocks * sequences;
+    const double operations = 2.0 * static_cast<double>(batches * heads * tokens) * static_cast<double>((tokens + 1) * width);
+    if (operations / kTileRate < kInlineNanoseconds) {
+        call.pool->parallel(1, [&](int64_t, void* scratch) {
+            for (int64_t u = 0; u < units; ++u) unit(u, scratch);
+        });
+    } else {
+        call.pool->parallel(units, unit);
+    }
+}
+
+}  // namespace ost::OST_UNIT

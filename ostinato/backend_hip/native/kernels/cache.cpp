@@ -1,0 +1,74 @@
+// Writing keys and values of new tokens into the block cache.
+//
+// Tokens that point outside (row, position or block) are skipped and reported. Two tokens of one call at the same row and
+// position are the caller's mistake: which of them is kept is not defined.
+#include "work.h"
+
+namespace ost::OST_UNIT {
+
+namespace {
+
+template <class From, class To>
+OST_INLINE void convert_row(const From* from, To* to, int64_t width) {
+    int64_t d = 0;
+    for (; d + VW <= width; d += VW) store(to + d, load(from + d));
+    if (d < width) store_n(to + d, load_n(from + d, static_cast<int>(width - d)), static_cast<int>(width - d));
+}
+
+void kv_store(const Call& call) {
+    const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2), blocks = call.integer(3);
+    const int64_t block_size = call.integer(4), table_width = call.integer(5), table_rows = call.integer(6);
+    const int64_t tokens = call.rows(5, capacity);
+    if (tokens <= 0 || heads <= 0 || width <= 0) return;
+    if (blocks < 0 || block_size <= 0 || table_width < 0 || table_rows < 0) return report(call, OST_INVALID_ARGUMENT);
+    with_float_dtype(call, call.integer(7), [&](auto in_type) {
+        with_float_dtype(call, call.integer(8), [&](auto cache_type) {
+            using In = decltype(in_type);
+            using Cache = decltype(cache_type);
+            const int64_t size = capacity * heads * width, cache_size = blocks * heads * block_size * width;
+            if (!covers(call, 0, size, sizeof(In)) || !covers(call, 1, size, sizeof(In)) || !covers(call, 2, capacity, 4) ||
+                !covers(call, 3, capacity, 4) || !covers(call, 4, table_rows * table_width, 4) ||
+                !covers(call, 6, cache_size, sizeof(Cache)) || !covers(call, 7, cache_size, sizeof(Cache))) {
+                return;
+            }
+            const In* keys = call.pointer<const In>(0);
+            const In* values = call.pointer<const In>(1);
+            const auto* row_of_token = call.pointer<const int32_t>(2);
+            const auto* position = call.pointer<const int32_t>(3);
+            const auto* block_table = call.pointer<const int32_t>(4);
+            Cache* key_cache = call.pointer<Cache>(6);
+            Cache* value_cache = call.pointer<Cache>(7);
+            const Call* const outer = &call;
+            for_rows(call, tokens, 2 * kStreamNanoseconds * static_cast<double>(heads * width), [=](int64_t begin, int64_t end) {
+                for (int64_t n = begin; n < end; ++n) {
+                    const int64_t row = row_of_token[n];
+                    if (row < 0) continue;
+                    const int64_t entry = position[n] / block_size;
+                    const bool inside = row < table_rows && position[n] >= 0 && entry < table_width;
+                    const int64_t block = inside ? block_table[row * table_width + entry] : -1;
+                    if (block < 0 || block >= blocks) {
+                        report(*outer, OST_OUT_OF_RANGE);
+                        continue;
+                    }
+                    for (int64_t h = 0; h < heads; ++h) {
+                        const int64_t from = (n * heads + h) * width;
+                        const int64_t to = ((block * heads + h) * block_size + position[n] % block_size) * width;
+                        convert_row(keys + from, key_cache + to, width);
+                        convert_row(values + from, value_cache + to, width);
+                    }
+                }
+            });
+        });
+    });
+}
+
+constexpr KernelEntry entries[] = {
+    {"kv_store", kv_store, 8, 9, 1u << 5},
+};
+
+}  // namespace
+
+KernelTable cache_kernels();
+KernelTable cache_kernels() { return {entries, sizeof entries / sizeof entries[0]}; }
+
+}  // namespace ost::OST_UNIT

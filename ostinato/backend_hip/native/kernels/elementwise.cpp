@@ -1,0 +1,98 @@
+// Kernels that treat every element alone: arithmetic and activations. Inputs are widened to float32, the result is
+// rounded once. A result may be stored over an input: each vector is read before it is written.
+#include "elementwise.h"
+
+namespace ost::OST_UNIT {
+
+namespace {
+
+// y = f(x...) over the flat range [begin, end).
+template <class X, class Y, class F>
+OST_INLINE void map_one(const X* x, Y* y, int64_t begin, int64_t end, const F& f) {
+    int64_t i = begin;
+    for (; i + VW <= end; i += VW) store(y + i, f(load(x + i)));
+    if (i < end) store_n(y + i, f(load_n(x + i, static_cast<int>(end - i))), static_cast<int>(end - i));
+}
+template <class X, class Y, class F>
+OST_INLINE void map_two(const X* a, const X* b, Y* y, int64_t begin, int64_t end, const F& f) {
+    int64_t i = begin;
+    for (; i + VW <= end; i += VW) store(y + i, f(load(a + i), load(b + i)));
+    if (i < end) {
+        const int n = static_cast<int>(end - i);
+        store_n(y + i, f(load_n(a + i, n), load_n(b + i, n)), n);
+    }
+}
+
+// Operands x, count?, y; rows and width in params 0 and 1.
+template <class F>
+OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const F& f) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const int64_t rows = call.rows(1, capacity);
+    if (rows <= 0 || width <= 0) return;
+    with_float_dtype(call, dtype, [&](auto type) {
+        using T = decltype(type);
+        if (!covers(call, 0, capacity * width, sizeof(T)) || !covers(call, 2, capacity * width, sizeof(T))) return;
+        const T* x = call.pointer<const T>(0);
+        T* y = call.pointer<T>(2);
+        for_elements(call, rows * width, nanoseconds, [=](int64_t begin, int64_t end) { map_one(x, y, begin, end, f); });
+    });
+}
+
+// Operands a, b, count?, y.
+template <class F>
+OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double nanoseconds, const F& f) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const int64_t rows = call.rows(2, capacity);
+    if (rows <= 0 || width <= 0) return;
+    with_float_dtype(call, dtype, [&](auto type) {
+        with_float_dtype(call, y_dtype, [&](auto y_type) {
+            using T = decltype(type);
+            using Y = decltype(y_type);
+            const int64_t count = capacity * width;
+            if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) || !covers(call, 3, count, sizeof(Y))) return;
+            const T* a = call.pointer<const T>(0);
+            const T* b = call.pointer<const T>(1);
+            Y* y = call.pointer<Y>(3);
+            for_elements(call, rows * width, nanoseconds, [=](int64_t begin, int64_t end) { map_two(a, b, y, begin, end, f); });
+        });
+    });
+}
+
+void silu_kernel(const Call& call) {
+    unary(call, call.integer(2), kExponentialNanoseconds, [](vf x) { return silu(x); });
+}
+
+void scale(const Call& call) {
+    const auto factor = static_cast<float>(call.real(2));
+    unary(call, call.integer(3), kStreamNanoseconds, [factor](vf x) { return x * splat(factor); });
+}
+
+void swiglu(const Call& call) {
+    binary(call, call.integer(2), call.integer(3), kExponentialNanoseconds, [](vf gate, vf up) { return silu(gate) * up; });
+}
+
+void add(const Call& call) {
+    binary(call, call.integer(2), call.integer(2), kStreamNanoseconds, [](vf a, vf b) { return a + b; });
+}
+
+void mul(const Call& call) {
+    binary(call, call.integer(2), call.integer(2), kStreamNanoseconds, [](vf a, vf b) { return a * b; });
+}
+
+constexpr KernelEntry entries[] = {
+    {"silu", silu_kernel, 3, 3, 1u << 1},
+    {"swiglu", swiglu, 4, 4, 1u << 2},
+    {"add", add, 4, 3, 1u << 2},
+    {"mul", mul, 4, 3, 1u << 2},
+    {"scale", scale, 3, 4, 1u << 1},
+    {"cast", cast, 3, 4, 1u << 1},
+    {"copy", copy, 2, 14, 0},
+    {"gather_rows", gather_rows, 4, 4, 1u << 2},
+};
+
+}  // namespace
+
+KernelTable elementwise_kernels();
+KernelTable elementwise_kernels() { return {entries, sizeof entries / sizeof entries[0]}; }
+
+}  // namespace ost::OST_UNIT

@@ -1,0 +1,176 @@
+// Many rows of x: the time goes into multiply-adds. A unit of work is a block of rows and a group of panels. Chunk by
+// chunk along K, the rows are copied to the worker's scratch as floats (or bf16 pairs) at a stride that no cache set
+// dislikes; each panel's chunk is decoded beside them where its format needs it, and tiles of rows run over it from
+// the nearest caches. Sums wait in scratch until K is done, so an output is written once, in its own type.
+#include "linear_problem.h"
+
+namespace ost::OST_UNIT {
+
+namespace {
+
+constexpr int kTileRows = VW == 16 ? 12 : 6;
+constexpr int kTileVectors = 2;
+constexpr int64_t kBlockRows = 144;
+constexpr int64_t kGroup = 8;  // panels, at most
+
+constexpr int64_t kStageBytes = kChunk * kLanes * 4;
+constexpr int64_t kTotalsBytes = kBlockRows * kGroup * kLanes * 4;
+template <class W>
+constexpr int kStride = kChunk / W::kPerX + 16;  // 33 or 17 cache lines: an odd number
+static_assert(kBlockRows * kStride<PanelF32> * 4 + kStageBytes + kTotalsBytes <= int64_t{kWorkerScratchBytes},
+              "a unit of work fits the scratch");
+
+// Decodes `count` values of k of one panel to [count][32] floats.
+template <class W>
+void stage_panel(const char* w, int64_t count, float* out) {
+    constexpr int C = VW == 16 ? 2 : 4;
+    for (int column = 0; column < kLanes; column += C * VW) {
+        const char* block = w;
+        const auto step = [&](auto second_half, int64_t k, int i, int valid, const typename W::template Scale<C>& scale)
+                              __attribute__((always_inline)) {
+            vf b[W::kStep][C];
+            W::template decode<decltype(second_half)::value>(block, i, column, scale, b);
+#pragma GCC unroll 2
+            for (int j = 0; j < W::kStep; ++j) {
+                if (j >= valid) break;
+#pragma GCC unroll 4
+                for (int c = 0; c < C; ++c) store(out + (k + i + j) * kLanes + column + c * VW, b[j][c]);
+            }
+        };
+        typename W::template Scale<C> scale;
+        int64_t k = 0;
+        for (; k + W::kBlock <= count; k += W::kBlock, block += W::kBlockBytes) {
+            for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + kAhead + line);
+            W::scale(block, column, scale);
+            constexpr int kHalf = W::kBlock / 2;
+#pragma GCC unroll 4
+            for (int i = 0; i < kHalf; i += W::kStep) step(Flag<false>{}, k, i, W::kStep, scale);
+#pragma GCC unroll 4
+            for (int i = kHalf; i < W::kBlock; i += W::kStep) step(Flag<true>{}, k, i, W::kStep, scale);
+        }
+        if constexpr (W::kTail) {
+            const int rest = static_cast<int>(count - k);
+            for (int i = 0; i < rest; i += W::kStep) step(Flag<false>{}, k, i, rest - i, scale);
+        }
+    }
+}
+
+// One tile of `rows` rows over all 32 columns of a panel chunk.
+template <class W, int R>
+void tile_rows(int rows, const TileWeights& weights, const typename W::X* x, int64_t count, float* totals,
+               int64_t totals_stride, bool add) {
+    if constexpr (R > 1) {
+        if (rows < R) return tile_rows<W, R - 1>(rows, weights, x, count, totals, totals_stride, add);
+    }
+    constexpr int C = kTileVectors;
+    TileWeights part = weights;
+    for (part.column = 0; part.column < kLanes; part.column += C * VW) {
+        tile<W, R, C, 1, kStride<W>>(part, x, 0, count, totals, totals_stride, add);
+    }
+}
+
+struct Split {
+    int64_t block_rows;
+    int64_t blocks;
+    int64_t group;
+    int64_t groups;
+};
+
+// Who computes what: the fewest steps until the last thread is done, in units of a row times a panel. Small units
+// share the work better; large ones copy x and decode weights less often. The choice cannot change a result.
+Split choose_split(const LinearProblem& p, bool staged) {
+    const int64_t threads = p.pool->threads();
+    const int64_t fewest = ceil_div(p.rows, kBlockRows);
+    const double decode_cost = staged ? 6.0 : 1.0;  // of a panel, in rows
+    const double copy_cost = 0.12;                  // of a row of x, in panels
+    Split best = {0, 0, 0, 0};
+    double best_cost = 0;
+    for (int64_t blocks = fewest; blocks <= fewest * 4; blocks += fewest) {
+        const int64_t tiles = ceil_div(ceil_div(p.rows, blocks), kTileRows);
+        const int64_t block_rows = smaller(tiles * kTileRows, kBlockRows);
+        for (int64_t group = kGroup; group >= 1; group /= 2) {
+            const Split split = {block_rows, ceil_div(p.rows, block_rows), group, ceil_div(p.panels, group)};
+            const double rows = static_cast<double>(smaller(block_rows, p.rows));
+            const double panels = static_cast<double>(smaller(group, p.panels));
+            const double unit = panels * (rows + decode_cost) + copy_cost * rows;
+            const double cost = static_cast<double>(ceil_div(split.blocks * split.groups, threads)) * unit;
+            if (best.blocks == 0 || cost < 0.98 * best_cost) {
+                best = split;
+                best_cost = cost;
+            }
+        }
+    }
+    return best;
+}
+
+template <class W, class T>
+void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* scratch) {
+    using X = typename T::X;
+    constexpr int kStrideX = kStride<T>;
+    const int64_t row = unit / split.groups * split.block_rows;
+    const int64_t rows = smaller(split.block_rows, p.rows - row);
+    const int64_t panel = unit % split.groups * split.group;
+    const int64_t panels = smaller(split.group, p.panels - panel);
+    auto* stage = reinterpret_cast<float*>(scratch);
+    auto* totals = reinterpret_cast<float*>(scratch + kStageBytes);
+    auto* x = reinterpret_cast<X*>(scratch + kStageBytes + kTotalsBytes);
+    const int64_t totals_stride = panels * kLanes;
+    const int tiles = static_cast<int>(ceil_div(rows, kTileRows));
+
+    int64_t k = 0;
+    do {
+        const int64_t count = smaller(kChunk, p.k - k);
+        stage_x(p, row, rows, k, count, x, kStrideX);
+        for (int64_t i = 0; i < panels; ++i) {
+            const char* start = p.weights + (panel + i) * p.panel_bytes;
+            const char* chunk = start + k / kQuantBlock * (kQuantBlock / W::kBlock / W::kPerX * W::kBlockBytes);
+            TileWeights weights = {chunk, start + p.panel_bytes, p.panel_bytes, 0};
+            if constexpr (W::kStaged) {
+                stage_panel<W>(chunk, count, stage);
+                weights = {scratch, scratch + kStageBytes, kStageBytes, 0};
+            }
+            int64_t done = 0;
+            for (int t = 0; t < tiles; ++t) {  // of equal height, give or take one
+                const int64_t next = rows * (t + 1) / tiles;
+                tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, x + done * kStrideX,
+                                        ceil_div(count, T::kPerX), totals + done * totals_stride + i * kLanes,
+                                        totals_stride, k > 0);
+                done = next;
+            }
+        }
+        k += kChunk;
+    } while (k < p.k);
+
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < panels; ++i) {
+            finish_row(p, panel + i, row + r, totals + r * totals_stride + i * kLanes);
+        }
+    }
+}
+
+template <class W, class T>
+void run(const LinearProblem& p) {
+    const Split split = choose_split(p, W::kStaged);
+    p.pool->parallel(split.blocks * split.groups, [&](int64_t unit, void* scratch) {
+        run_unit<W, T>(p, split, unit, static_cast<char*>(scratch));
+    });
+}
+
+}  // namespace
+
+void linear_blocks(const LinearProblem& p) {
+#if defined(__AVX512BF16__)
+    if (p.weight_dtype == OST_BF16 && p.x_dtype == OST_BF16) return run<PanelBf16Dot, PanelBf16Dot>(p);
+#endif
+    switch (p.weight_dtype) {
+        case OST_F32: return run<PanelF32, PanelF32>(p);
+        case OST_F16: return run<PanelF16, PanelF32>(p);
+        case OST_BF16: return run<PanelBf16, PanelF32>(p);
+        case OST_Q8_0: return run<PanelQ8, PanelF32>(p);
+        case OST_Q4_0: return run<PanelQ40, PanelF32>(p);
+        case OST_Q4_1: return run<PanelQ41, PanelF32>(p);
+        default: return;
+    }
+}
+
+}  // namespace ost::OST_UNIT

@@ -1,0 +1,117 @@
+// One matrix product y = x W^T with its epilogue, as the linear operators hand it to the two ways of computing it:
+// few rows (weights streamed once, decoded in registers) and blocks (weights decoded once a block of rows).
+#pragma once
+
+#include "linear_tile.h"
+#include "thread_pool.h"
+
+namespace ost::OST_UNIT {
+
+struct LinearProblem {
+    ThreadPool* pool;
+    int64_t weight_dtype;
+    const char* weights;
+    int64_t panels;
+    int64_t panel_bytes;
+    const void* x;
+    int64_t x_dtype;
+    int64_t rows;  // valid ones
+    int64_t k;
+
+    // Epilogue. Linear: bias added, columns split over up to three outputs. SwiGLU (pair panels): one output.
+    bool swiglu;
+    const float* bias;
+    int64_t y_dtype;
+    void* y[3];
+    int64_t columns[3];
+};
+
+// Rows up to this many are computed by the first way. Results are the same bits either way.
+inline constexpr int kFewRows = VW == 16 ? 8 : 4;
+
+void linear_few_rows(const LinearProblem& problem);
+void linear_blocks(const LinearProblem& problem);
+
+OST_INLINE int64_t element_bytes(int64_t dtype) { return dtype == OST_F32 ? 4 : 2; }
+
+template <class T>
+OST_INLINE void store_run(T* to, const float* from, int64_t count) {
+    int64_t i = 0;
+    for (; i + VW <= count; i += VW) store(to + i, load(from + i));
+    if (i < count) store_n(to + i, load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
+}
+
+OST_INLINE void store_run(int64_t dtype, void* to, int64_t at, const float* from, int64_t count) {
+    if (dtype == OST_F32) {
+        store_run(static_cast<float*>(to) + at, from, count);
+    } else if (dtype == OST_BF16) {
+        store_run(static_cast<bf16*>(to) + at, from, count);
+    } else {
+        store_run(static_cast<f16*>(to) + at, from, count);
+    }
+}
+
+// Writes row `row` of panel `panel`; totals holds its 32 sums and is used up.
+OST_INLINE void finish_row(const LinearProblem& p, int64_t panel, int64_t row, float* totals) {
+    if (p.swiglu) {
+        constexpr int kPairs = kLanes / 2;
+        for (int i = 0; i < kPairs; i += VW) store(totals + i, silu(load(totals + i)) * load(totals + kPairs + i));
+        const int64_t first = panel * kPairs;
+        store_run(p.y_dtype, p.y[0], row * p.columns[0] + first, totals, smaller(kPairs, p.columns[0] - first));
+        return;
+    }
+    const int64_t first = panel * kLanes;
+    const int64_t valid = smaller(kLanes, p.columns[0] + p.columns[1] + p.columns[2] - first);
+    if (p.bias != nullptr) {
+        for (int i = 0; i < kLanes; i += VW) {
+            const int lanes = static_cast<int>(larger(0, smaller(VW, valid - i)));
+            store(totals + i, load(totals + i) + load_n(p.bias + first + i, lanes));
+        }
+    }
+    int64_t begin = 0;  // first column of the output
+    for (int o = 0; o < 3; ++o) {
+        const int64_t end = begin + p.columns[o];
+        const int64_t from = larger(first, begin);
+        const int64_t to = smaller(first + valid, end);
+        if (from < to) {
+            store_run(p.y_dtype, p.y[o], row * p.columns[o] + from - begin, totals + (from - first), to - from);
+        }
+        begin = end;
+    }
+}
+
+// x rows [row, row + rows), elements [k, k + count), as X elements of W with `stride` of them between rows.
+OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, float* to,
+                        int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = (row + r) * p.k + k;
+        float* out = to + r * stride;
+        if (p.x_dtype == OST_F32) {
+            store_run(out, static_cast<const float*>(p.x) + at, count);
+            continue;
+        }
+        int64_t i = 0;
+        if (p.x_dtype == OST_BF16) {
+            const bf16* in = static_cast<const bf16*>(p.x) + at;
+            for (; i + VW <= count; i += VW) store(out + i, load(in + i));
+            for (; i < count; ++i) out[i] = widen(in[i]);
+        } else {
+            const f16* in = static_cast<const f16*>(p.x) + at;
+            for (; i + VW <= count; i += VW) store(out + i, load(in + i));
+            for (; i < count; ++i) out[i] = widen(in[i]);
+        }
+    }
+}
+
+// Pairs of bf16, an odd last one completed with zero.
+OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, uint32_t* to,
+                        int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const bf16* in = static_cast<const bf16*>(p.x) + (row + r) * p.k + k;
+        uint32_t* out = to + r * stride;
+        std::memcpy(out, in, static_cast<size_t>(count / 2) * sizeof(uint32_t));
+        if (count % 2 != 0) out[count / 2] = in[count - 1].bits;
+    }
+}
+
+}  // namespace ost::OST_UNIT

@@ -1,0 +1,173 @@
+// RMS norm, alone and with the residual addition before it, and softmax over rows.
+//
+// Sums of squares are kept in four vectors that are added in one fixed tree. The fused kernel norms the sum as it was
+// stored, rounded to its dtype, so that fusing the two changes no bit.
+#include "work.h"
+
+namespace ost::OST_UNIT {
+
+namespace {
+
+// f(first column, lanes in use) for each vector of a row; lanes < VW only in the last.
+template <class F>
+OST_INLINE void for_vectors(int64_t width, const F& f) {
+    int64_t d = 0;
+    for (; d + VW <= width; d += VW) f(d, VW);
+    if (d < width) f(d, static_cast<int>(width - d));
+}
+
+template <class T>
+OST_INLINE vf load_lanes(const T* p, int n) {
+    return n == VW ? load(p) : load_n(p, n);
+}
+template <class T>
+OST_INLINE void store_lanes(T* p, vf x, int n) {
+    if (n == VW) {
+        store(p, x);
+    } else {
+        store_n(p, x, n);
+    }
+}
+
+// Sum of squares of value(d, lanes) over a row.
+template <class F>
+OST_INLINE float squares(int64_t width, const F& value) {
+    vf sums[4] = {zero(), zero(), zero(), zero()};
+    int64_t d = 0;
+    for (; d + 4 * VW <= width; d += 4 * VW) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+            const vf x = value(d + i * VW, VW);
+            sums[i] = fma(x, x, sums[i]);
+        }
+    }
+    for (int i = 0; d < width; d += VW, ++i) {
+        const vf x = value(d, static_cast<int>(smaller(VW, width - d)));
+        sums[i] = fma(x, x, sums[i]);
+    }
+    return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+OST_INLINE float inverse_root(float squares_sum, int64_t width, float epsilon) {
+    return 1.0f / __builtin_sqrtf(squares_sum / static_cast<float>(width) + epsilon);
+}
+
+template <class X, class Y>
+OST_INLINE void normalise(const X* x, const float* gain, Y* y, int64_t width, float inverse) {
+    const vf factor = splat(inverse);
+    for_vectors(width, [&](int64_t d, int n) { store_lanes(y + d, load_lanes(x + d, n) * factor * load_lanes(gain + d, n), n); });
+}
+
+void rms_norm(const Call& call) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const auto epsilon = static_cast<float>(call.real(2));
+    const int64_t rows = call.rows(2, capacity);
+    if (rows <= 0 || width <= 0) return;
+    with_float_dtype(call, call.integer(3), [&](auto x_type) {
+        with_float_dtype(call, call.integer(4), [&](auto y_type) {
+            using X = decltype(x_type);
+            using Y = decltype(y_type);
+            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 1, width, sizeof(float)) ||
+                !covers(call, 3, capacity * width, sizeof(Y))) {
+                return;
+            }
+            const X* x = call.pointer<const X>(0);
+            const float* gain = call.pointer<const float>(1);
+            Y* y = call.pointer<Y>(3);
+            for_rows(call, rows, 2 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                    const X* from = x + row * width;
+                    const float total = squares(width, [from](int64_t d, int n) { return load_lanes(from + d, n); });
+                    normalise(from, gain, y + row * width, width, inverse_root(total, width, epsilon));
+                }
+            });
+        });
+    });
+}
+
+void add_rms_norm(const Call& call) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const auto epsilon = static_cast<float>(call.real(2));
+    const int64_t rows = call.rows(3, capacity);
+    if (rows <= 0 || width <= 0) return;
+    with_float_dtype(call, call.integer(3), [&](auto x_type) {
+        with_float_dtype(call, call.integer(4), [&](auto y_type) {
+            using X = decltype(x_type);
+            using Y = decltype(y_type);
+            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 1, capacity * width, sizeof(X)) ||
+                !covers(call, 2, width, sizeof(float)) || !covers(call, 4, capacity * width, sizeof(X)) ||
+                !covers(call, 5, capacity * width, sizeof(Y))) {
+                return;
+            }
+            const X* left = call.pointer<const X>(0);
+            const X* right = call.pointer<const X>(1);
+            const float* gain = call.pointer<const float>(2);
+            X* added = call.pointer<X>(4);
+            Y* y = call.pointer<Y>(5);
+            for_rows(call, rows, 3 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                    const X* a = left + row * width;
+                    const X* b = right + row * width;
+                    X* s = added + row * width;
+                    const float total = squares(width, [a, b, s](int64_t d, int n) {
+                        store_lanes(s + d, load_lanes(a + d, n) + load_lanes(b + d, n), n);
+                        return load_lanes(s + d, n);
+                    });
+                    normalise(s, gain, y + row * width, width, inverse_root(total, width, epsilon));
+                }
+            });
+        });
+    });
+}
+
+// The three passes of a softmax row: largest, exponentials and their sum, division. NaN anywhere and +inf give NaN.
+template <class X, class Y>
+OST_INLINE void softmax_row(const X* x, Y* y, int64_t width) {
+    const vf lowest = splat(-kInfinity);
+    vf high = lowest;
+    for_vectors(width, [&](int64_t d, int n) { high = maximum(keep_first(load_lanes(x + d, n), n, lowest), high); });
+    const float top = largest(high);
+    const vf shift = splat(top == -kInfinity ? 0.0f : top);
+    vf sums[2] = {zero(), zero()};
+    for_vectors(width, [&](int64_t d, int n) {
+        const vf e = keep_first(exp(load_lanes(x + d, n) - shift), n, zero());
+        const int64_t place = d / VW % 2;
+        sums[place] = sums[place] + e;
+    });
+    const float total = sum(sums[0] + sums[1]);
+    const vf divisor = splat(total == 0.0f ? 1.0f : total);  // zero: all -inf, which gives zeros
+    for_vectors(width, [&](int64_t d, int n) {
+        store_lanes(y + d, exp(load_lanes(x + d, n) - shift) / divisor, n);
+    });
+}
+
+void softmax(const Call& call) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const int64_t rows = call.rows(1, capacity);
+    if (rows <= 0 || width <= 0) return;
+    with_float_dtype(call, call.integer(2), [&](auto x_type) {
+        with_float_dtype(call, call.integer(3), [&](auto y_type) {
+            using X = decltype(x_type);
+            using Y = decltype(y_type);
+            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 2, capacity * width, sizeof(Y))) return;
+            const X* x = call.pointer<const X>(0);
+            Y* y = call.pointer<Y>(2);
+            for_rows(call, rows, 2 * kExponentialNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) softmax_row(x + row * width, y + row * width, width);
+            });
+        });
+    });
+}
+
+constexpr KernelEntry entries[] = {
+    {"rms_norm", rms_norm, 4, 5, 1u << 2},
+    {"add_rms_norm", add_rms_norm, 6, 5, 1u << 3},
+    {"softmax", softmax, 3, 4, 1u << 1},
+};
+
+}  // namespace
+
+KernelTable norm_kernels();
+KernelTable norm_kernels() { return {entries, sizeof entries / sizeof entries[0]}; }
+
+}  // namespace ost::OST_UNIT

@@ -1,0 +1,228 @@
+// pack_<W> and copy_rows: from rows as a checkpoint has them to the places kernels read. One call writes some logical
+// rows of a weight, so that parts of it may come from several tensors, straight from the mapped file; rows already
+// written by other calls are left alone. Values change only as much as a change of float type asks for.
+#include "panel.h"
+#include "rows.h"
+#include "thread_pool.h"
+
+namespace ost::OST_UNIT {
+
+KernelTable pack_kernels();
+
+namespace {
+
+enum Layout { kRows = 0, kPanels = 1, kPairs = 2 };
+
+struct Packing {
+    const Call* call;
+    int64_t src_dtype;
+    int64_t k;
+    int64_t rows;
+    int64_t first;  // logical row of the destination that source row 0 becomes
+    int64_t total;  // logical rows of the destination
+    const char* source;
+    const int64_t* index;
+    int64_t source_row_bytes;
+    int64_t source_rows;
+    char* to;
+};
+
+// Start of the source row for logical row `row`; null, and reported, when its index is outside of the source.
+const char* source_row(const Packing& p, int64_t row) {
+    const int64_t at = p.index[row - p.first];
+    if (at < 0 || at >= p.source_rows) {
+        report(*p.call, OST_OUT_OF_RANGE);
+        return nullptr;
+    }
+    return p.source + at * p.source_row_bytes;
+}
+
+enum Lane { kOther, kZero, kWrite };
+
+struct PanelRows {
+    const char* rows[kLanes];
+    Lane lanes[kLanes];
+    bool any;
+};
+
+// What this call has to do with each lane of a panel.
+PanelRows panel_rows(const Packing& p, int64_t layout, int64_t panel) {
+    const bool holds_last = p.rows > 0 && p.first + p.rows == p.total;
+    PanelRows result = {};
+    for (int lane = 0; lane < kLanes; ++lane) {
+        int64_t row = panel * kLanes + lane;
+        bool padding = row >= p.total;
+        if (layout == kPairs) {
+            const int64_t half = p.total / 2;
+            const int64_t within = panel * (kLanes / 2) + lane % (kLanes / 2);
+            padding = within >= half;
+            row = lane < kLanes / 2 ? within : half + within;
+        }
+        result.lanes[lane] = kOther;
+        if (padding) {
+            if (holds_last) result.lanes[lane] = kZero;
+        } else if (row >= p.first && row < p.first + p.rows) {
+            result.rows[lane] = source_row(p, row);
+            result.lanes[lane] = result.rows[lane] != nullptr ? kWrite : kZero;
+        }
+        result.any = result.any || result.lanes[lane] != kOther;
+    }
+    return result;
+}
+
+// bf16 panels keep two values of k side by side.
+constexpr bool pairwise(bf16) { return true; }
+constexpr bool pairwise(f16) { return false; }
+constexpr bool pairwise(float) { return false; }
+
+template <class T>
+void pack_float_panel(const Packing& p, const PanelRows& from, char* panel) {
+    constexpr bool kPairwise = pairwise(T{});
+    auto* to = reinterpret_cast<T*>(panel);
+    for (int64_t k = 0; k < p.k; k += kPiece) {
+        const int64_t count = smaller(kPiece, p.k - k);
+        const int64_t written = kPairwise ? ceil_div(count, 2) * 2 : count;  // an odd end is completed with zero
+        T piece[kLanes][kPiece + 2] = {};
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (from.lanes[lane] != kWrite) continue;
+            float values[kPiece];
+            widen_piece(p.src_dtype, from.rows[lane], k, count, values);
+            narrow_piece(values, count, piece[lane]);
+        }
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (from.lanes[lane] == kOther) continue;
+            for (int64_t i = 0; i < written; ++i) {
+                const int64_t at = k + i;
+                to[kPairwise ? at / 2 * (2 * kLanes) + lane * 2 + at % 2 : at * kLanes + lane] = piece[lane][i];
+            }
+        }
+    }
+}
+
+void pack_block_panel(const Packing& p, const PanelRows& from, char* panel, int64_t dtype) {
+    const int64_t header = dtype == OST_Q4_1 ? 2 : 1;  // halves a block
+    const int64_t quants = dtype == OST_Q8_0 ? 32 : 16;
+    const int64_t source_block = header * 2 + quants;
+    const int64_t block_bytes = source_block * kLanes;
+    static const char zeros[4 + 32] = {};
+    for (int64_t b = 0; b < p.k / kQuantBlock; ++b) {
+        char* block = panel + b * block_bytes;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (from.lanes[lane] == kOther) continue;
+            const char* in = from.lanes[lane] == kWrite ? from.rows[lane] + b * source_block : zeros;
+            for (int64_t h = 0; h < header; ++h) std::memcpy(block + (h * kLanes + lane) * 2, in + h * 2, 2);
+            char* q = block + header * kLanes * 2 + lane;
+            for (int64_t i = 0; i < quants; ++i) q[i * kLanes] = in[header * 2 + i];
+        }
+    }
+}
+
+void pack_panels(const Packing& p, int64_t dtype, int64_t layout) {
+    const int64_t bytes = panel_bytes(dtype, p.k);
+    const int64_t panels = layout == kPairs ? ceil_div(p.total / 2, kLanes / 2) : ceil_div(p.total, kLanes);
+    p.call->pool->parallel(panels, [&](int64_t panel, void*) {
+        const PanelRows from = panel_rows(p, layout, panel);
+        if (!from.any) return;
+        char* to = p.to + panel * bytes;
+        switch (dtype) {
+            case OST_F32: return pack_float_panel<float>(p, from, to);
+            case OST_F16: return pack_float_panel<f16>(p, from, to);
+            case OST_BF16: return pack_float_panel<bf16>(p, from, to);
+            default: return pack_block_panel(p, from, to, dtype);
+        }
+    });
+}
+
+template <class T>
+void convert_row(const Packing& p, const char* from, T* to) {
+    for (int64_t k = 0; k < p.k; k += kPiece) {
+        const int64_t count = smaller(kPiece, p.k - k);
+        float values[kPiece];
+        if (from != nullptr) {
+            widen_piece(p.src_dtype, from, k, count, values);
+        } else {
+            for (float& value : values) value = 0.0f;
+        }
+        narrow_piece(values, count, to + k);
+    }
+}
+
+void copy_to_rows(const Packing& p, int64_t dtype) {
+    const int64_t bytes = row_bytes(dtype, p.k);
+    p.call->pool->parallel(p.rows, [&](int64_t i, void*) {
+        const char* from = source_row(p, p.first + i);
+        char* to = p.to + (p.first + i) * bytes;
+        if (p.src_dtype == dtype) {
+            if (from != nullptr) {
+                std::memcpy(to, from, static_cast<size_t>(bytes));
+            } else {
+                std::memset(to, 0, static_cast<size_t>(bytes));
+            }
+            return;
+        }
+        switch (dtype) {
+            case OST_F32: return convert_row(p, from, reinterpret_cast<float*>(to));
+            case OST_F16: return convert_row(p, from, reinterpret_cast<f16*>(to));
+            default: return convert_row(p, from, reinterpret_cast<bf16*>(to));
+        }
+    });
+}
+
+// Fills in what both kernels share; false, and reported, when parameters do not fit together.
+bool prepare(const Call& call, int64_t src_dtype, int64_t dst_dtype, int64_t k, int64_t rows, int64_t first,
+             int64_t total, Packing& p) {
+    p = {&call, src_dtype, k, rows, first, total, call.pointer<const char>(0), call.pointer<const int64_t>(1),
+         0,     0,         call.pointer<char>(2)};
+    const bool convertible = is_float(dst_dtype) && (is_float(src_dtype) || is_block(src_dtype));
+    bool valid = k >= 0 && rows >= 0 && first >= 0 && first + rows <= total && (convertible || src_dtype == dst_dtype);
+    p.source_row_bytes = valid ? row_bytes(src_dtype, k) : -1;
+    valid = valid && p.source_row_bytes >= 0 && row_bytes(dst_dtype, k) >= 0;
+    if (!valid) {
+        report(call, OST_INVALID_ARGUMENT);
+        return false;
+    }
+    p.source_rows = p.source_row_bytes == 0
+                        ? INT64_MAX
+                        : static_cast<int64_t>(call.operands[0].bytes / static_cast<uint64_t>(p.source_row_bytes));
+    return covers(call, 1, rows, 8);
+}
+
+// pack: source, row_index i64[rows], dst | src_dt, K, rows, dst_first_row, dst_rows_total, layout
+template <int64_t kDtype>
+void pack(const Call& call) {
+    const int64_t layout = call.integer(5);
+    const int64_t total = call.integer(4);
+    Packing p = {};
+    if (!prepare(call, call.integer(0), kDtype, call.integer(1), call.integer(2), call.integer(3), total, p)) return;
+    const bool known = layout == kRows || layout == kPanels || (layout == kPairs && total % 2 == 0);
+    if (!known) return report(call, OST_INVALID_ARGUMENT);
+    if (layout == kRows) {
+        if (covers(call, 2, total, row_bytes(kDtype, p.k))) copy_to_rows(p, kDtype);
+        return;
+    }
+    const int64_t panels = layout == kPairs ? ceil_div(total / 2, kLanes / 2) : ceil_div(total, kLanes);
+    if (covers(call, 2, panels, panel_bytes(kDtype, p.k))) pack_panels(p, kDtype, layout);
+}
+
+// copy_rows: source, row_index i64[rows], dst | src_dt, dst_dt, K, rows, dst_first_row
+void copy_rows(const Call& call) {
+    const int64_t dtype = call.integer(1);
+    const int64_t rows = call.integer(3);
+    const int64_t first = call.integer(4);
+    Packing p = {};
+    if (!prepare(call, call.integer(0), dtype, call.integer(2), rows, first, first + rows, p)) return;
+    if (covers(call, 2, first + rows, row_bytes(dtype, p.k))) copy_to_rows(p, dtype);
+}
+
+constexpr KernelEntry entries[] = {
+    {"pack_f32", pack<OST_F32>, 3, 6, 0},   {"pack_f16", pack<OST_F16>, 3, 6, 0},
+    {"pack_bf16", pack<OST_BF16>, 3, 6, 0}, {"pack_q8_0", pack<OST_Q8_0>, 3, 6, 0},
+    {"pack_q4_0", pack<OST_Q4_0>, 3, 6, 0}, {"pack_q4_1", pack<OST_Q4_1>, 3, 6, 0},
+    {"copy_rows", copy_rows, 3, 5, 0},
+};
+
+}  // namespace
+
+KernelTable pack_kernels() { return {entries, sizeof entries / sizeof entries[0]}; }
+
+}  // namespace ost::OST_UNIT

@@ -1,0 +1,102 @@
+"""Steps of the load program: rows of a checkpoint tensor become rows of a weight, in the weight's dtype and layout, in one native call.
+
+The native kernels read the mapped file directly (unaligned, any row order) and write panels in place, so that no second copy of a weight ever exists. Float
+dtypes convert into one another, blocks dequantise into floats. Floats never become blocks and no block dtype becomes another: quantising is a decision of
+whoever made the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
+from ostinato.ir.types import Array, DType, TensorType
+
+__all__ = ["PackCall", "Source", "pack_call"]
+
+_LAYOUT_NUMBERS = {"row": 0, "panel32": 1, "panel32_pair": 2}
+_WEIGHTS = (DType.F32, DType.BF16, DType.F16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+_FLOATS = (DType.F32, DType.BF16, DType.F16)
+
+
+class Source(Protocol):
+    """Rows to pack: `data` uint8 holds row-major source rows of `dtype`; `row_index` int64 gives the source row of each logical row."""
+
+    @property
+    def data(self) -> Array: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def row_index(self) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackCall:
+    """One kernel call: operands are (address, bytes). `keep` holds the arrays behind the addresses."""
+
+    kernel: str
+    operands: tuple[tuple[int, int], ...]
+    params: tuple[int, ...]
+    keep: tuple[Array, ...]
+
+
+def pack_call(tensor: TensorType, address: int, source: Source, first_row: int) -> PackCall:
+    """The call that writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight `tensor` at `address`.
+
+    A vector is a column of rows of one element. Raises `DTypeError` for a conversion that does not exist, `LayoutError` for a layout that cannot be packed,
+    `ShapeError` and `BoundsError` for rows that the source or the weight does not have.
+    """
+    rows, columns = _rows_and_columns(tensor)
+    _check_dtypes(source.dtype, tensor.dtype)
+    data, index = _bytes_of(source.data), np.ascontiguousarray(source.row_index)
+    if index.dtype != np.int64 or index.ndim != 1:
+        raise DTypeError(f"the row index must be int64 of one dimension, found {index.dtype} {list(index.shape)}")
+    count = len(index)
+    if not 0 <= first_row <= first_row + count <= rows:
+        raise BoundsError(f"rows [{first_row}, {first_row + count}) are outside of {tensor}")
+    row_bytes = source.dtype.nbytes(columns)
+    available = data.nbytes // row_bytes if row_bytes else rows
+    if count and not (int(index.min()) >= 0 and int(index.max()) < available):
+        raise BoundsError(
+            f"the row index goes from {int(index.min())} to {int(index.max())}, the source has {available} rows of {row_bytes} bytes",
+            hint="the tensor is smaller than its type says, or its row order belongs to another one",
+        )
+    operands = ((data.ctypes.data, data.nbytes), (index.ctypes.data, index.nbytes), (address, tensor.nbytes))
+    if tensor.rank == 1:
+        vector = (source.dtype.number, tensor.dtype.number, columns, count, first_row)
+        return PackCall("copy_rows", operands, vector, (data, index))
+    layout = tensor.layout if tensor.is_packed and tensor.layout is not None else "row"
+    matrix = (source.dtype.number, columns, count, first_row, rows, _LAYOUT_NUMBERS[layout])
+    return PackCall(f"pack_{tensor.dtype.value}", operands, matrix, (data, index))
+
+
+def _rows_and_columns(tensor: TensorType) -> tuple[int, int]:
+    if not (tensor.is_packed or tensor.is_natural):
+        raise LayoutError(f"weights are stored in natural or packed layouts, found {tensor}", hint="let the layout pass assign it")
+    if tensor.rank == 0:
+        raise ShapeError("a weight has at least one dimension, found a scalar", hint="store it as a vector of one")
+    shape = tensor.static_shape
+    return shape[0], math.prod(shape[1:])
+
+
+def _check_dtypes(source: DType, target: DType) -> None:
+    if target not in _WEIGHTS:
+        known = ", ".join(dtype.value for dtype in _WEIGHTS)
+        raise DTypeError(f"weights of dtype {target.value} cannot be packed", hint=f"use one of {known}")
+    if source is target or (target in _FLOATS and source in _WEIGHTS):
+        return
+    raise DTypeError(
+        f"{source.value} rows cannot become {target.value}",
+        hint="floats convert into floats and blocks dequantise into floats; quantise the checkpoint instead",
+    )
+
+
+def _bytes_of(data: Array) -> Array:
+    """The source bytes as they lie; a strided array is an error, never a copy."""
+    if not data.flags.c_contiguous:
+        raise LayoutError(f"source rows must be contiguous, found strides {list(data.strides)}")
+    return data.reshape(-1).view(np.uint8)

@@ -1,0 +1,144 @@
+"""Chat templates: a list of messages to the text a model was trained on.
+
+Templates come with the checkpoint and are programs written by strangers. They run in Jinja's immutable sandbox, with the whitespace rules, the filter and
+the functions that the public templates rely on. Whatever a template does wrong becomes a `ChatTemplateError`; it never sees files, the environment or
+Python's internals. The cheap ways to take all memory (repetition, powers, endless output) are bounded; the time of nested loops is not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+from jinja2.exceptions import SecurityError
+
+from ostinato.ir.errors import ConfigError
+
+__all__ = ["ChatTemplateError", "render"]
+
+_MAX_REPEAT = 1 << 20
+_MAX_EXPONENT = 64
+_MAX_OUTPUT = 1 << 24
+
+
+class ChatTemplateError(ConfigError):
+    """A chat template that cannot be parsed or rendered, tried to leave its sandbox, or refused the messages."""
+
+    code = "chat_template"
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` ... `{% endgeneration %}` marks the assistant's words for training; for a prompt it is only its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The immutable sandbox, whose operators also have bounds: `"a" * 10**12` would take the machine's memory."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Raised at once: the base class hands out an undefined value, which prints as nothing."""
+        raise SecurityError(f"access to attribute {attribute!r} of a {type(obj).__name__} is not safe")
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and not (isinstance(right, (int, float)) and abs(right) <= _MAX_EXPONENT):
+            raise SecurityError(f"exponent {right!r} is beyond {_MAX_EXPONENT}")
+        if operator == "%" and isinstance(left, str) and re.search(r"\d{6}|\*", left):
+            raise SecurityError(f"the width in {left[:40]!r} is not a small number")
+        if operator == "*":
+            for item, times in ((left, right), (right, left)):
+                if isinstance(times, int) and isinstance(item, (str, list, tuple)) and len(item) * times > _MAX_REPEAT:
+                    raise SecurityError(f"a repetition would hold {len(item) * times} items")
+        return super().call_binop(context, operator, left, right)
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    special_tokens: Mapping[str, str] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    now: Callable[[], datetime.datetime] = datetime.datetime.now,
+) -> str:
+    """The prompt for `messages`, each a mapping with at least "role" and "content".
+
+    `special_tokens` are visible to the template under their roles (bos_token, eos_token, ...), `variables` under their names; `now` answers the template's
+    question for the date. Encode the result with `parse_special=True` and without adding special tokens: the template has written them.
+    Raises `ChatTemplateError`.
+    """
+    for index, message in enumerate(messages):
+        checked: Any = message  # callers are not type-checked
+        if not isinstance(checked, Mapping) or not isinstance(checked.get("role"), str) or "content" not in checked:
+            raise ChatTemplateError(
+                f"message {index} is {message!r}", hint='expected a mapping with "role" (text) and "content"'
+            )
+    values = {
+        **(special_tokens or {}),
+        **(variables or {}),
+        "messages": [dict(message) for message in messages],
+        "tools": None if tools is None else [dict(tool) for tool in tools],
+        "documents": None,
+        "add_generation_prompt": add_generation_prompt,
+        "strftime_now": lambda form: now().strftime(form),
+    }
+    try:
+        pieces = []
+        length = 0
+        for piece in _compiled(template).generate(values):
+            length += len(piece)
+            if length > _MAX_OUTPUT:
+                raise SecurityError(f"the text is longer than {_MAX_OUTPUT} characters")
+            pieces.append(piece)
+        return "".join(pieces)
+    except ChatTemplateError:
+        raise
+    except SecurityError as error:
+        raise ChatTemplateError(f"the chat template tried something that is not allowed: {error}") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise ChatTemplateError(f"the chat template does not parse: {error}") from error
+    except Exception as error:  # a template is a program: any operation in it may fail in any way
+        raise ChatTemplateError(
+            f"the chat template failed: {type(error).__name__}: {error}",
+            hint="check the roles and the contents of the messages",
+        ) from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ChatTemplateError(f"the chat template refuses these messages: {message}")
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON, not escaped for HTML as Jinja's own filter does."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(template: str) -> jinja2.Template:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+    del environment.globals["lipsum"]
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(template)

@@ -1,0 +1,63 @@
+"""One way in: a directory, a `.gguf` file or the name of an installed model package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ostinato.frontend.checkpoints.base import Checkpoint
+from ostinato.frontend.checkpoints.gguf_checkpoint import GgufCheckpoint
+from ostinato.frontend.checkpoints.huggingface import HuggingFaceCheckpoint
+from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
+from ostinato.ir.errors import WeightsError
+
+__all__ = ["open_checkpoint"]
+
+
+def open_checkpoint(path_or_name: str | os.PathLike[str], *, cache_directory: Path | None = None) -> Checkpoint:
+    """Opens a checkpoint and checks everything that can be checked without reading the weights themselves.
+
+    A path that exists wins over a model name. `cache_directory` is where parsed GGUF headers are kept (the user's cache directory by default).
+    Raises `WeightsError` (missing, damaged or inconsistent files), `ConfigError` (unusable configuration), `DTypeError` (unsupported element type) or
+    `NotYetAvailable`.
+    """
+    path = Path(path_or_name)
+    if path.is_dir():
+        return _open_directory(path, cache_directory)
+    if path.exists():
+        return _open_file(path, cache_directory)
+    found = find_model_package(str(path_or_name))
+    if found is not None:
+        return GgufCheckpoint(found, cache_directory)
+    raise WeightsError(
+        f"no checkpoint at {str(path_or_name)!r}: neither a file, nor a directory, nor the name of a model package",
+        hint=f"model packages: {', '.join(MODEL_PACKAGES)}",
+    )
+
+
+def _open_file(path: Path, cache_directory: Path | None) -> Checkpoint:
+    if path.suffix == ".gguf":
+        return GgufCheckpoint(path, cache_directory)
+    if path.suffix == ".safetensors" or path.name == "config.json":
+        raise WeightsError(f"{path} is one file of a checkpoint", hint=f"open its directory: {path.parent}")
+    if path.suffix in (".bin", ".pt", ".pth"):
+        raise WeightsError(
+            f"{path} is a PyTorch pickle, which can run code when opened and is refused", hint="use safetensors files"
+        )
+    with path.open("rb") as file:
+        if file.read(4) == b"GGUF":  # model stores name files by their digest
+            return GgufCheckpoint(path, cache_directory)
+    raise WeightsError(f"{path} is neither a .gguf file nor a directory with config.json")
+
+
+def _open_directory(path: Path, cache_directory: Path | None) -> Checkpoint:
+    if (path / "config.json").exists():
+        return HuggingFaceCheckpoint(path)
+    files = sorted(path.glob("*.gguf"))
+    if len(files) == 1:
+        return GgufCheckpoint(files[0], cache_directory)
+    if files:
+        raise WeightsError(
+            f"{path} has {len(files)} GGUF files: {', '.join(file.name for file in files)}", hint="name one of them"
+        )
+    raise WeightsError(f"{path} has no config.json and no .gguf file", hint="name the directory that holds config.json")

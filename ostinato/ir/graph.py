@@ -1,0 +1,214 @@
+"""The graph: nodes in program order, in SSA form, immutable.
+
+A graph is values only. Weights, constants and caches are inputs with a role; a pass returns a new graph. Names are given by the frontend and kept by
+passes, so that two graphs can be compared by eye. `extents` says that the leading axis of a given name is only partly valid in a run: it names the int32[1]
+input that holds how many rows are; rows past it are unspecified and nobody reads them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from ostinato.ir.errors import ShapeError
+from ostinato.ir.opdef import Attr
+from ostinato.ir.types import Array, Dim, TensorType
+from ostinato.ir.weights import WeightPart
+
+__all__ = ["Attributes", "Graph", "GraphInput", "Location", "Node", "Role", "Value"]
+
+
+class Role(enum.Enum):
+    """Who owns an input and whether it changes. `PARAMETER` (updated in training) is reserved."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    PARAMETER = "parameter"
+    STATE = "state"
+    CONSTANT = "constant"
+
+
+class Attributes(Mapping[str, Attr]):
+    """Immutable, hashable attributes in schema order.
+
+    Equal means that the text is equal: 0.0 differs from -0.0 and 1 from True and 1.0, while NaN equals NaN.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Attr] | None = None) -> None:
+        self._items: dict[str, Attr] = dict(items or {})
+
+    def __getitem__(self, key: str) -> Attr:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attributes) and self._key() == other._key()
+
+    def _key(self) -> tuple[tuple[str, type, Attr], ...]:
+        return tuple(
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in self._items.items()
+        )
+
+    def __repr__(self) -> str:
+        return f"Attributes({self._items!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The line of user code that made a node."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named, typed value: made by exactly one input or node."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. `operands` are value names in schema order, None for an absent optional one (absent ones at the end are left out).
+
+    `impl` names the chosen implementation row once one is chosen. A node is called by the name of its first result.
+    """
+
+    op: str
+    operands: tuple[str | None, ...]
+    results: tuple[Value, ...]
+    attrs: Attributes = field(default_factory=Attributes)
+    impl: str | None = None
+    location: Location | None = None
+
+    @property
+    def name(self) -> str:
+        return self.results[0].name
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInput:
+    """An input value with its role. Weights say which tensors they are made of; constants carry their data."""
+
+    value: Value
+    role: Role
+    parts: tuple[WeightPart, ...] = ()
+    data: Array | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GraphInput):
+            return NotImplemented
+        same_data = (self.data is None) == (other.data is None)
+        if same_data and self.data is not None and other.data is not None:
+            same_data = (
+                self.data.dtype == other.data.dtype
+                and self.data.shape == other.data.shape
+                and self.data.tobytes() == other.data.tobytes()
+            )
+        return same_data and (self.value, self.role, self.parts) == (other.value, other.role, other.parts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.data is not None:
+            frozen = np.array(self.data, order="C", copy=True)
+            frozen.flags.writeable = False
+            object.__setattr__(self, "data", frozen)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program over values; `outputs` are value names in order. See the module text for `extents`."""
+
+    name: str
+    inputs: tuple[GraphInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    extents: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """Type of every value by name."""
+        found = {item.value.name: item.value.type for item in self.inputs}
+        for node in self.nodes:
+            for value in node.results:
+                found[value.name] = value.type
+        return found
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that makes each non-input value."""
+        return {value.name: node for node in self.nodes for value in node.results}
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each value, in program order, once each; values nobody reads are absent."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for operand in dict.fromkeys(node.operands):
+                if operand is not None:
+                    found.setdefault(operand, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def inputs_by_name(self) -> Mapping[str, GraphInput]:
+        return {item.value.name: item for item in self.inputs}
+
+    @cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """Symbolic dimensions in order of first appearance."""
+        found: dict[str, Dim] = {}
+        values = [item.value for item in self.inputs] + [value for node in self.nodes for value in node.results]
+        for value in values:
+            for extent in value.type.shape:
+                if isinstance(extent, Dim) and found.setdefault(extent.name, extent) != extent:
+                    raise ShapeError(f"dimension {extent.name} appears with different bounds")
+        return tuple(found.values())
+
+    def with_role(self, role: Role) -> tuple[GraphInput, ...]:
+        return tuple(item for item in self.inputs if item.role is role)
+
+    def operand_types(self, node: Node) -> tuple[TensorType | None, ...]:
+        return tuple(None if name is None else self.types[name] for name in node.operands)
+
+    def bind(self, dims: Mapping[str, int]) -> Graph:
+        """The graph with its symbolic dimensions replaced; raises `ShapeError` for a missing, unknown or out-of-bounds one."""
+        known = {dim.name for dim in self.dims}
+        if unknown := sorted(set(dims) - known):
+            raise ShapeError(f"unknown dimensions {unknown}", hint=f"the graph has {sorted(known)}")
+        if missing := sorted(known - set(dims)):
+            raise ShapeError(f"dimensions {missing} are not bound", hint=f"pass integers for {missing}")
+        if not known:
+            return self
+        inputs = tuple(replace(item, value=Value(item.value.name, item.value.type.bind(dims))) for item in self.inputs)
+        nodes = tuple(
+            replace(
+                node,
+                results=tuple(Value(value.name, value.type.bind(dims)) for value in node.results),
+            )
+            for node in self.nodes
+        )
+        return Graph(self.name, inputs, nodes, self.outputs, self.extents)

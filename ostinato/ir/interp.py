@@ -1,0 +1,274 @@
+"""The reference interpreter: runs a graph node by node with the numpy references of the operator table. It is the oracle of every other mode.
+
+Slow on purpose and exact where it can be: f16, bf16 and block operands are widened to float32 before a reference sees them (float64 stays), and each result
+is rounded once to the dtype its type states. Weights are logical; packed layouts are ignored, physical layouts too. Where an extent says that only the first
+rows of an axis are valid, references see those rows alone, and the rest of a result is zero: what lies in the padding cannot matter.
+Nothing is converted on the way in: an array of another shape or dtype is an error. References get read-only arrays, so none can change its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ostinato.ir.blocks import dequantize
+from ostinato.ir.errors import BackendError, BoundsError, DTypeError, InputError, ShapeError
+from ostinato.ir.graph import Graph, GraphInput, Node, Role
+from ostinato.ir.opdef import OpDef
+from ostinato.ir.ops import OP
+from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.views import extent_of
+
+__all__ = ["Interpretation", "Observer", "interpret", "round_to"]
+
+Observer = Callable[[str, Array], None]
+"""Called with the name and the read-only values of each node result, as soon as it is made."""
+
+_HALVES = (DType.F16, DType.BF16)
+_FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Interpretation:
+    """What a run leaves: outputs by value name, and the final values of `state` and `parameter` inputs by input name. The arrays are read-only."""
+
+    outputs: dict[str, Array]
+    state: dict[str, Array]
+
+
+def interpret(
+    graph: Graph,
+    values: Mapping[str, Array],
+    *,
+    ops: Mapping[str, OpDef] = OP,
+    observe: Observer | None = None,
+    widened: MutableMapping[str, Array] | None = None,
+) -> Interpretation:
+    """Runs a bound, verified graph on `values`: one array for each input, weight, parameter and state input. Constants come from the graph.
+
+    Shapes and dtypes are the types' own. A block weight is its raw uint8 rows `[..., bytes a row]`, dequantised here, or float32 `[..., K]` already
+    dequantised. Pass the same dictionary as `widened` to several runs with the same weights to widen each weight once.
+    Raises `InputError` for missing and unknown names, `ShapeError` and `DTypeError` for arrays that do not fit, `BoundsError` for a row count outside
+    its axis, and what a reference raises. Values are dropped after their last reader.
+    """
+    if graph.dims:
+        names = ", ".join(dim.name for dim in graph.dims)
+        raise ShapeError(f"dimensions {names} of @{graph.name} are not bound", hint="bind the graph to a bucket first")
+    run = _Run(graph, ops, {} if widened is None else widened)
+    run.enter(values)
+    last_readers = _last_readers(graph)
+    for index, node in enumerate(graph.nodes):
+        run.node(node, observe)
+        for name in last_readers.get(index, ()):
+            run.drop(name)
+    return Interpretation(
+        {name: run.values[name] for name in graph.outputs},
+        {name: run.values[latest] for name, latest in run.latest.items()},
+    )
+
+
+def _last_readers(graph: Graph) -> dict[int, list[str]]:
+    """Node index -> values that nobody reads after that node, results without a reader included."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for value in node.results:
+            last[value.name] = index
+        for name in node.operands:
+            if name is not None:
+                last[name] = index
+    kept = set(graph.outputs)
+    found: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name not in kept:
+            found.setdefault(index, []).append(name)
+    return found
+
+
+class _Run:
+    """The values of one run: each in the dtype of its type, weights of narrow dtypes also widened."""
+
+    def __init__(self, graph: Graph, ops: Mapping[str, OpDef], widened: MutableMapping[str, Array]) -> None:
+        self.graph = graph
+        self.ops = ops
+        self.values: dict[str, Array] = {}
+        self.widened = widened
+        self.weights = {
+            item.value.name for item in graph.with_role(Role.WEIGHT) if item.value.type.dtype is not DType.F32
+        }
+        self.counts: dict[str, int] = {}
+        # state or parameter input -> the value that has its bytes now; and the reverse
+        self.latest: dict[str, str] = {}
+        self.owner: dict[str, str] = {}
+
+    def enter(self, values: Mapping[str, Array]) -> None:
+        graph = self.graph
+        wanted = [item for item in graph.inputs if item.role is not Role.CONSTANT]
+        names = [item.value.name for item in wanted]
+        if missing := [name for name in names if name not in values]:
+            raise InputError(f"@{graph.name} lacks values for {missing}", hint=f"it takes {names}")
+        if unknown := sorted(set(values) - set(names)):
+            raise InputError(f"@{graph.name} has no inputs {unknown}", hint=f"it takes {names}")
+        for item in graph.inputs:
+            name = item.value.name
+            if item.role is Role.CONSTANT:
+                if item.data is None:
+                    raise InputError("constant has no data", node=name, hint="verify the graph first")
+                self.values[name] = item.data
+            else:
+                self.values[name] = self._checked(item, values[name])
+            if item.role in (Role.STATE, Role.PARAMETER):
+                self.latest[name] = name
+                self.owner[name] = name
+        self.counts = {axis: int(self.values[name][0]) for axis, name in graph.extents}
+
+    def _checked(self, item: GraphInput, array: Array) -> Array:
+        name, tensor = item.value.name, item.value.type
+        shape = tensor.static_shape
+        if not tensor.dtype.is_block:
+            _require(name, array, tensor.dtype.numpy, shape)
+        elif getattr(array, "dtype", None) == _FLOAT32:
+            _require(name, array, _FLOAT32, shape)
+        else:
+            _require(name, array, np.dtype(np.uint8), (*shape[:-1], tensor.dtype.nbytes(shape[-1])))
+        if name in self.weights:
+            if name not in self.widened:
+                self.widened[name] = _read_only(_widen(array, tensor.dtype))
+            if self.widened[name].shape != shape:
+                message = f"the widened weight has shape {list(self.widened[name].shape)}, expected {list(shape)}"
+                raise ShapeError(message, node=name, hint="use one dictionary for one set of weights")
+        return _read_only(array)
+
+    def node(self, node: Node, observe: Observer | None) -> None:
+        opdef = self.ops[node.op]
+        types = tuple(value.type for value in node.results)
+        operands = [None if name is None else self._operand(name) for name in node.operands]
+        rows = self._rows(node)
+        if rows is None:
+            arrays = opdef.reference(operands, node.attrs, types)
+        else:
+            axis, count = rows
+            operands = [
+                self._leading(name, array, axis, count) for name, array in zip(node.operands, operands, strict=True)
+            ]
+            arrays = opdef.reference(operands, node.attrs, tuple(_shortened(tensor, axis, count) for tensor in types))
+        if len(arrays) != len(types):
+            message = f"the reference of {node.op} gave {len(arrays)} results, expected {len(types)}"
+            raise BackendError(message, node=node.name, hint="mend the operator table")
+        for value, array in zip(node.results, arrays, strict=True):
+            tensor = value.type if rows is None else _shortened(value.type, *rows)
+            rounded = _rounded(node, value.name, array, tensor)
+            self.values[value.name] = _read_only(_extended(rounded, value.type))
+            if observe is not None:
+                observe(value.name, self.values[value.name])
+        for result, operand in opdef.must_alias:
+            name = node.operands[operand]
+            if name is not None and name in self.owner:
+                owner = self.owner[name]
+                self._take_over(owner, node.results[result].name)
+
+    def drop(self, name: str) -> None:
+        """Forgets a value, unless it is what a state input has come to; a widened weight stays with the caller's dictionary."""
+        if self.owner.get(name) is None or self.latest[self.owner[name]] != name:
+            self.values.pop(name, None)
+
+    def _take_over(self, owner: str, name: str) -> None:
+        self.latest[owner] = name
+        self.owner[name] = owner
+
+    def _operand(self, name: str) -> Array:
+        if name in self.weights:
+            return self.widened[name]
+        return _read_only(_widen(self.values[name], self.graph.types[name].dtype))
+
+    def _rows(self, node: Node) -> tuple[str, int] | None:
+        """The leading axis of a node's work and how many of its rows are valid; None when all are."""
+        extent = extent_of(self.graph, node, ops=self.ops)
+        if extent is None:
+            return None
+        axis, count_name = extent
+        count = self.counts[axis]
+        types = self.graph.types
+        for name in (*node.operands, *(value.name for value in node.results)):
+            if name is not None and types[name].axes[:1] == (axis,) and not 0 <= count <= types[name].static_shape[0]:
+                message = f"{count} rows of axis {axis} are said to be valid, %{name} has {types[name].shape[0]}"
+                raise BoundsError(message, node=count_name, hint="the count lies in [0, extent]")
+        return axis, count
+
+    def _leading(self, name: str | None, array: Array | None, axis: str, count: int) -> Array | None:
+        if name is None or array is None or self.graph.types[name].axes[:1] != (axis,):
+            return array
+        return array[:count]
+
+
+def _require(name: str, array: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"expected a numpy array, found {type(array).__name__}", node=name)
+    if array.dtype != dtype:
+        raise DTypeError(
+            f"expected dtype {dtype}, found {array.dtype}", node=name, hint="convert it first; nothing is cast here"
+        )
+    if array.shape != shape:
+        raise ShapeError(f"expected shape {list(shape)}, found {list(array.shape)}", node=name)
+
+
+def _read_only(array: Array) -> Array:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _widen(array: Array, dtype: DType) -> Array:
+    if dtype.is_block:
+        return array if array.dtype == _FLOAT32 else dequantize(array, dtype)
+    return array.astype(np.float32) if dtype in _HALVES else array
+
+
+def _shortened(tensor: TensorType, axis: str, count: int) -> TensorType:
+    return replace(tensor, shape=(count, *tensor.shape[1:])) if tensor.axes[:1] == (axis,) else tensor
+
+
+def _extended(array: Array, tensor: TensorType) -> Array:
+    """Zero rows behind the valid ones, up to the full extent."""
+    if array.shape == tensor.static_shape:
+        return array
+    full = np.zeros(tensor.static_shape, array.dtype)
+    full[: array.shape[0]] = array
+    return full
+
+
+def _rounded(node: Node, name: str, array: Array, tensor: TensorType) -> Array:
+    """The result of a reference in the dtype of its type; raises when it is of another shape or kind, which is a mistake of the table."""
+    found, wanted = np.asarray(array), tensor.dtype.numpy
+    if found.shape != tensor.static_shape:
+        message = f"the reference of {node.op} gave %{name} of shape {list(found.shape)}, its type is {tensor}"
+        raise BackendError(message, node=node.name, hint="mend the operator table, or verify the graph first")
+    if found.dtype == wanted:
+        return found
+    if tensor.dtype.is_float and found.dtype.kind in "fV":
+        return round_to(found, tensor.dtype)
+    if tensor.dtype.is_integer and found.dtype.kind in "iu":
+        limits = np.iinfo(wanted)
+        if found.size == 0 or (limits.min <= found.min() and found.max() <= limits.max):
+            return found.astype(wanted)
+    message = f"the reference of {node.op} gave %{name} as {found.dtype} values that {tensor} cannot hold"
+    raise BackendError(message, node=node.name, hint="mend the operator table")
+
+
+def round_to(array: Array, dtype: DType) -> Array:
+    """Floats rounded once, to nearest even, to a float dtype. (The plain float64 -> bfloat16 conversion goes through float32 and rounds twice.)"""
+    if dtype is not DType.BF16 or array.dtype != np.float64:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    # rounding to odd: where float32 could not hold the value, its last bit is set, so that the second rounding sees no false tie
+    bits = single.view(np.uint32)
+    exact = single.astype(np.float64)
+    inexact = np.isfinite(array) & np.isfinite(single) & (exact != array)
+    too_far = inexact & (np.abs(exact) > np.abs(array))
+    truncated = np.where(too_far, bits - np.uint32(1), bits)
+    return np.where(inexact, truncated | np.uint32(1), bits).astype(np.uint32).view(np.float32).astype(dtype.numpy)

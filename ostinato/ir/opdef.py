@@ -1,0 +1,214 @@
+"""What an operator is: the half of the operator table that `ir` owns.
+
+One `OpDef` holds all that is true of an operator on every device: schema, result types, effect, aliasing, numpy reference, samples, tolerance, cost.
+What is true of one implementation (which layouts it takes, its kernel, its workspace, in-place operands) is an `Impl` row and lives in a backend.
+References see float32 arrays for f16, bf16 and block operands (float64 for f64) and return arrays that the interpreter rounds once to the result dtype.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.types import Array, DType, TensorType
+
+__all__ = [
+    "AliasKind",
+    "Attr",
+    "AttrSpec",
+    "Cost",
+    "Effect",
+    "OpDef",
+    "OperandSpec",
+    "OperandTypes",
+    "Sample",
+    "SampleOperand",
+    "Tolerance",
+    "View",
+    "ViewRule",
+    "complete_attributes",
+]
+
+Attr = int | float | bool | str | tuple[int, ...]
+OperandTypes = Sequence[TensorType | None]
+"""Types of a node's operands in schema order; None for an absent optional operand."""
+
+
+class Effect(enum.Enum):
+    """What else a node does. The order search never permutes `ORDERED` nodes."""
+
+    PURE = "pure"
+    STATE = "state"
+    RANDOM = "random"
+    ORDERED = "ordered"
+
+
+class AliasKind(enum.Enum):
+    """Every way in which a result may share bytes with an operand; nothing else aliases."""
+
+    VIEW = "view"
+    MUST_ALIAS = "must_alias"
+    ACCUMULATE_INTO = "accumulate_into"
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """An operand of the schema. Optional operands come last and may be absent."""
+
+    name: str
+    dtypes: frozenset[DType]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSpec:
+    """An attribute of the schema; `default` None means required."""
+
+    name: str
+    type: type
+    default: Attr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Result 0 shares the bytes of operand `operand`: strides in elements, and the offset in elements from the operand's own first element."""
+
+    operand: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+class ViewRule(Protocol):
+    """Where a view lies in its operand.
+
+    `strides` are the operand's strides in elements as seen through earlier views; None means those of its type. Chains of views are composed by handing
+    each rule the strides of the one before and adding the offsets. Raises `LayoutError` when no strides describe the view.
+    """
+
+    def __call__(
+        self, operands: OperandTypes, attrs: Mapping[str, Attr], strides: tuple[int, ...] | None = None, /
+    ) -> View: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Floating-point operations and bytes read plus written, of one execution at full extents."""
+
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """|actual - reference| <= absolute + relative * |reference|, with the reason for these numbers. (0, 0) means bit-exact."""
+
+    absolute: float
+    relative: float
+    reason: str
+
+    @property
+    def is_exact(self) -> bool:
+        return self.absolute == 0 and self.relative == 0
+
+    def for_result(self, dtype: DType) -> Tolerance:
+        """The tolerance of a result of that dtype: one unit in the last place of f16 or bf16 on top, since both sides round once. Exact stays exact."""
+        if self.is_exact or dtype not in _LAST_PLACE:
+            return self
+        smallest, unit = _LAST_PLACE[dtype]
+        return Tolerance(
+            self.absolute + smallest,
+            self.relative + unit,
+            f"{self.reason}; one unit in the last place of {dtype.value}",
+        )
+
+
+# smallest step near zero, largest relative step
+_LAST_PLACE = {DType.F16: (2.0**-24, 2.0**-10), DType.BF16: (2.0**-133, 2.0**-7)}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOperand:
+    """An operand of a sample: a type, and its values where random normal numbers would not do (ids, positions, tables)."""
+
+    type: TensorType
+    data: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call of an operator. `error` is the exception family an invalid sample must raise; None for a valid sample."""
+
+    operands: tuple[SampleOperand | None, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    error: type[OstinatoError] | None = None
+
+
+def complete_attributes(op: str, specs: Sequence[AttrSpec], given: Mapping[str, Attr]) -> dict[str, Attr]:
+    """The attributes in schema order with defaults filled in; raises `ConfigError` for an unknown, missing or wrongly typed one."""
+    if unknown := sorted(set(given) - {spec.name for spec in specs}):
+        raise ConfigError(f"{op}: unknown attributes {unknown}", hint=f"{op} has {[spec.name for spec in specs]}")
+    complete: dict[str, Attr] = {}
+    for spec in specs:
+        value = given.get(spec.name, spec.default)
+        if value is None:
+            raise ConfigError(f"{op}: attribute {spec.name} is missing", hint=f"it is required, a {spec.type.__name__}")
+        if spec.type is float and type(value) is int:
+            value = float(value)
+        well_typed = type(value) is spec.type and (
+            not isinstance(value, tuple) or all(type(item) is int for item in value)
+        )
+        if not well_typed:
+            raise ConfigError(
+                f"{op}: attribute {spec.name} expected {spec.type.__name__}, found {value!r}",
+                hint="pass a plain Python value",
+            )
+        complete[spec.name] = value
+    return complete
+
+
+def _no_cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+    types = [*(t for t in operands if t is not None), *results]
+    return Cost(0, sum(t.nbytes for t in types))
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """One operator.
+
+    `results` names the results; a trailing "*" ("y*") means one or more. `infer` returns the result types or raises a typed error that says expected and
+    found. `must_alias` lists (result, operand) pairs that are the same bytes; such an operand has no later reader. `extent` names the operand or result
+    whose leading axis counts the rows of work (the first result if empty). `derivative` is reserved for the training issue.
+    """
+
+    name: str
+    summary: str
+    operands: tuple[OperandSpec, ...]
+    results: tuple[str, ...]
+    infer: Callable[[OperandTypes, Mapping[str, Attr]], tuple[TensorType, ...]]
+    reference: Callable[[Sequence[Array | None], Mapping[str, Attr], Sequence[TensorType]], tuple[Array, ...]]
+    samples: Callable[[np.random.Generator], Iterator[Sample]]
+    tolerance: Tolerance
+    attrs: tuple[AttrSpec, ...] = ()
+    effect: Effect = Effect.PURE
+    view: ViewRule | None = None
+    must_alias: tuple[tuple[int, int], ...] = ()
+    extent: str = ""
+    cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] = _no_cost
+    derivative: None = None
+
+    def attributes(self, given: Mapping[str, Attr]) -> dict[str, Attr]:
+        """All attributes in schema order; see `complete_attributes`."""
+        return complete_attributes(self.name, self.attrs, given)
+
+    @property
+    def is_view(self) -> bool:
+        return self.view is not None
+
+    @property
+    def required_operands(self) -> int:
+        return sum(1 for spec in self.operands if not spec.optional)

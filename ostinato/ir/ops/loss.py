@@ -1,0 +1,95 @@
+"""Cross entropy of integer targets: the mean over the rows that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
+from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.ops.rules import (
+    F32,
+    I32,
+    Arrays,
+    Site,
+    check_index,
+    define,
+    fail,
+    join_axes,
+    make_type,
+    nbytes,
+    require_rank,
+    require_shape,
+)
+from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
+from ostinato.ir.types import Array, DType, TensorType
+
+__all__ = ["CROSS_ENTROPY", "IGNORED"]
+
+IGNORED = -100
+"""Target of a row that does not count."""
+
+
+def _infer(site: Site) -> tuple[TensorType, ...]:
+    logits, target = site.operand(0), site.operand(1)
+    require_rank(site.op, "logits", logits, at_least=1)
+    if logits.shape[-1] == 0:
+        fail(ShapeError, site.op, "a vocabulary that is not empty", str(logits), "there is nothing to choose from")
+    require_shape(site.op, "target", target, logits.shape[:-1])
+    join_axes(site.op, "target", logits.axes[:-1], target.axes)
+    return (make_type(site.op, (), DType.F32, ()),)
+
+
+def _reference(call: Arrays) -> tuple[Array, ...]:
+    logits = call.wide(0).reshape(-1, call.operand(0).shape[-1])
+    target = call.operand(1).reshape(-1)
+    rows = np.flatnonzero(target != IGNORED)
+    if not rows.size:
+        raise BoundsError(
+            f"{call.op}: expected a target other than {IGNORED}, found none", hint="leave batches without targets out"
+        )
+    check_index(call.op, "target", target[rows], 0, logits.shape[1])
+    counted = logits[rows]
+    largest = np.max(counted, axis=-1, keepdims=True)
+    total = np.log(np.sum(np.exp(counted - largest), axis=-1)) + largest[:, 0]
+    return (np.asarray(np.mean(total - counted[np.arange(rows.size), target[rows]]), dtype=np.float32),)
+
+
+def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+    del attrs
+    logits = operands[0]
+    assert logits is not None
+    return Cost(4 * logits.elements, nbytes(*operands, *results))
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for rows, vocabulary in ((1, 1), (1, 100), (5, 33), (33, 257), (7, 31)):
+        yield valid(normal((rows, vocabulary)), indices(rng.integers(0, vocabulary, rows)))
+    yield valid(normal((2, 3, 100), axes="BTV"), indices([[5, -100, 99], [-100, -100, 0]], "BT"))
+    yield valid(reals([[1e4, -1e4, 0.0], [-3e38, 0.0, 80.0]]), indices([0, 2]))
+    yield valid(normal((17,)), indices(3))
+    yield invalid(BoundsError, normal((2, 5)), indices([0, 5]))
+    yield invalid(BoundsError, normal((2, 5)), indices([-1, 0]))
+    yield invalid(BoundsError, normal((2, 5)), indices([-100, -100]))
+    yield invalid(BoundsError, normal((0, 5)), indices(np.zeros((0,))))
+    yield invalid(ShapeError, normal((2, 5)), indices([0, 1, 2]))
+    yield invalid(ShapeError, normal((2, 0)), indices([0, 0]))
+    yield invalid(ShapeError, normal(()), indices(0))
+    yield invalid(DTypeError, normal((2, 5)), normal((2,), DType.I64))
+    yield invalid(DTypeError, normal((2, 5), DType.BF16), indices([0, 1]))
+    yield invalid(LayoutError, normal((3, 3, 5), axes="BTV"), indices(np.zeros((3, 3)), "TB"))
+
+
+CROSS_ENTROPY = define(
+    "cross_entropy",
+    f"Mean of logsumexp(logits) - logits[target] over the rows whose target is not {IGNORED}: logits S + [V], target S -> scalar.",
+    (OperandSpec("logits", F32), OperandSpec("target", I32)),
+    ("y",),
+    _infer,
+    _reference,
+    _samples,
+    Tolerance(2e-5, 2e-5, "contract of cross_entropy: fp32 exponentials, float64 sums in ascending order"),
+    extent="logits",
+    cost=_cost,
+)

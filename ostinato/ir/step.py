@@ -1,0 +1,96 @@
+"""The step record: the contract between planner, runtime and backend.
+
+A step is one kernel launch (or copy, fill, ...) over byte ranges. Steps are ordered within a lane; across lanes only `signals` and `waits` order them.
+`early` says of a read that it does not depend on an earlier step of the same run (weights, constants, older state, inputs), so an executor may load it
+before it waits. The form of a sync edge is the executor's choice. Steps are data: no pointers, no callables.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["REGIONS", "WORKSPACE", "ByteRange", "Step", "StepKind", "StepOperand"]
+
+REGIONS = ("arena", "weights", "state", "io", "constants")
+WORKSPACE = "#workspace"
+"""Value name of a step's workspace operand: no graph value, its bytes mean nothing before and after the step."""
+
+
+class StepKind(enum.Enum):
+    """Kinds of step; `number` is the one in `native/ostinato.h`."""
+
+    LAUNCH = "launch"
+    GEMM = "gemm"
+    COPY = "copy"
+    FILL = "fill"
+    COLLECTIVE = "collective"
+    CALL = "call"
+
+    @property
+    def number(self) -> int:
+        return list(StepKind).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes [offset, offset + size) of a region."""
+
+    region: str
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+    def overlaps(self, other: ByteRange) -> bool:
+        return self.region == other.region and self.offset < other.end and other.offset < self.end
+
+    def contains(self, other: ByteRange) -> bool:
+        return self.region == other.region and self.offset <= other.offset and other.end <= self.end
+
+    def __str__(self) -> str:
+        return f"{self.region}[{self.offset}:{self.end}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StepOperand:
+    """One operand of a step: the graph value it is, its bytes, and what the step does with them."""
+
+    value: str
+    range: ByteRange
+    reads: bool
+    writes: bool
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan. `operands` follow the kernel's order; None marks an absent optional operand.
+
+    `waits` and `signals` are event numbers; `node_count` is the number of graph nodes a capture of this step records.
+    `units`, `workers` and `cache_policy` are reserved for tile-level programs.
+    """
+
+    node: str
+    kind: StepKind
+    kernel: str
+    operands: tuple[StepOperand | None, ...]
+    params: tuple[int | float, ...] = ()
+    lane: int = 0
+    waits: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+    device: str = "host:0"
+    node_count: int = 1
+    units: int | None = None
+    workers: tuple[int, int] | None = None
+    cache_policy: str | None = None
+
+    @property
+    def workspace(self) -> ByteRange | None:
+        """Bytes of the workspace operand, if the step has one."""
+        for operand in self.operands:
+            if operand is not None and operand.value == WORKSPACE:
+                return operand.range
+        return None

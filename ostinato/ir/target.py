@@ -1,0 +1,119 @@
+"""What a device offers, as data: implementation rows and the target that holds them.
+
+Passes choose among the rows of a `Target`; the planner asks the chosen row for workspace, in-place operands and the kernel call. Neither imports a
+backend. A row reads its operands through a `CallSite`, never the graph.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ostinato.ir.graph import Node
+from ostinato.ir.types import TensorType
+
+__all__ = ["CallSite", "Impl", "Level", "Target"]
+
+
+class Level(enum.IntEnum):
+    """Implementation levels; they share one contract and one oracle."""
+
+    REFERENCE = 0
+    READABLE = 1
+    TUNED = 2
+    VENDOR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A node with the types of its operands and results.
+
+    `strides` are each operand's strides in elements as seen through views (None for packed or absent operands); an operand is `contiguous` when they are the
+    natural ones. `counted` says that the leading extent is only partly valid in a run (`Graph.extents`).
+    """
+
+    node: Node
+    operands: tuple[TensorType | None, ...]
+    results: tuple[TensorType, ...]
+    strides: tuple[tuple[int, ...] | None, ...]
+    counted: bool = False
+
+    def operand(self, index: int) -> TensorType:
+        """Type of a present operand."""
+        found = self.operands[index] if index < len(self.operands) else None
+        if found is None:
+            raise IndexError(f"operand {index} of {self.node.op} is absent")
+        return found
+
+    def has(self, index: int) -> bool:
+        return index < len(self.operands) and self.operands[index] is not None
+
+    def integer(self, attr: str) -> int:
+        value = self.node.attrs[attr]
+        assert isinstance(value, int)
+        return value
+
+    def real(self, attr: str) -> float:
+        value = self.node.attrs[attr]
+        assert isinstance(value, int | float)
+        return float(value)
+
+
+def _no_workspace(site: CallSite) -> int:
+    del site
+    return 0
+
+
+def _no_layout(site: CallSite) -> str | None:
+    del site
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Impl:
+    """One implementation of an operator on one class of device.
+
+    `operands` lists the kernel's operands by name: names of the schema's operands and results, "count" (the valid-rows input, absent when the site has
+    none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `weight_layouts` maps an operand name to the packed layout it must have;
+    `result_layout` is a layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
+    `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is the operand's last use.
+    """
+
+    op: str
+    name: str
+    level: Level
+    operands: tuple[str, ...]
+    kernel: Callable[[CallSite], str]
+    params: Callable[[CallSite], tuple[int | float, ...]]
+    accepts: Callable[[CallSite], str | None]
+    weight_layouts: tuple[tuple[str, str], ...] = ()
+    result_layout: Callable[[CallSite], str | None] = _no_layout
+    workspace: Callable[[CallSite], int] = _no_workspace
+    in_place: tuple[tuple[str, str], ...] = ()
+    strided: frozenset[str] = frozenset()
+    """Operands that may be strided views; all others must be contiguous."""
+    layouts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Operand or result name -> the layouts it takes besides the natural one."""
+    priority: int = 0
+    architectures: tuple[str, ...] = ("host",)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.op}@{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device class: its name, alignment in bytes of every planned buffer, and the rows it has."""
+
+    name: str
+    rows: tuple[Impl, ...]
+    alignment: int = 256
+    device: str = "host:0"
+
+    def rows_for(self, op: str) -> tuple[Impl, ...]:
+        return tuple(row for row in self.rows if row.op == op)
+
+    def row(self, op: str, name: str) -> Impl | None:
+        return next((row for row in self.rows if row.op == op and row.name == name), None)

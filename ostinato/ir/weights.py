@@ -1,0 +1,36 @@
+"""Where the bytes of a weight come from: the weight manifest.
+
+A weight value of a graph is an ordered list of parts, each a range of rows of a tensor under its original name. Concatenation (one projection for Q, K
+and V), row reordering and packing are therefore facts of the load program and never steps, and original names stay addressable for replacement in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.ir.types import TensorType
+
+__all__ = ["WeightPart", "WeightSlot"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """Rows [start, stop) of the checkpoint tensor `tensor`.
+
+    `transform` is "none", or "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted).
+    """
+
+    tensor: str
+    start: int
+    stop: int
+    transform: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlot:
+    """One weight of the weights region: its value name, final type (layout included), byte offset and ordered parts."""
+
+    name: str
+    type: TensorType
+    offset: int
+    parts: tuple[WeightPart, ...]

@@ -1,0 +1,152 @@
+"""`LLM`: text in, text out, with vLLM's conventions over a compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ostinato.compiler import DEFAULT_CONTEXT, check_context, load_text_program, plan_text_program, trace
+from ostinato.frontend.chat import render
+from ostinato.frontend.model import CacheShape, Model, load
+from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
+from ostinato.ir.errors import ConfigError
+from ostinato.runtime.device import Device
+from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.generation import Generator, Request, TokenEvent
+from ostinato.runtime.sampling import SamplingParams
+from ostinato.runtime.weights import Progress
+
+__all__ = ["LLM", "RequestOutput"]
+
+Prompt = str | Sequence[int]
+PREFILL_TOKENS = 512
+"""Tokens of one prefill step; longer prompts are cut into chunks of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What a request gave. `finish_reason` is "stop" (an end or stop token, which is the last of `token_ids`) or "length"."""
+
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+
+
+class LLM:
+    """A decoder compiled for up to `max_num_seqs` sequences of up to `context` positions.
+
+    `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
+    Raises the errors of `ostinato.load` and `ostinato.compile`.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        max_num_seqs: int = 8,
+        context: int | None = None,
+        device: str | Device = "auto",
+        mode: str = "auto",
+        precision: str = "auto",
+        threads: int = 0,
+        isa: str = "auto",
+        on_fallback: str = "report",
+        progress: Progress | None = None,
+    ) -> None:
+        if max_num_seqs < 1:
+            raise ConfigError(f"max_num_seqs is {max_num_seqs}, expected 1 or more")
+        self.model = load(model) if isinstance(model, str) else model
+        self.context = min(DEFAULT_CONTEXT, self.model.config.max_position_embeddings) if context is None else context
+        check_context(self.model, self.context)
+        traced = trace(
+            self.model, "step", cache=CacheShape(max_num_seqs, self.context, 1), precision=precision, sampling=True
+        )
+        tokens = min(PREFILL_TOKENS, self.context * max_num_seqs)
+        buckets = {
+            f"prefill[N={tokens},R={max_num_seqs}]": {"N": tokens, "R": max_num_seqs},
+            f"decode[R={max_num_seqs}]": {"N": max_num_seqs, "R": max_num_seqs},
+        }
+        program = plan_text_program(traced, buckets)
+        self.executable: TextExecutable = load_text_program(program, device, mode, threads, isa, on_fallback, progress)
+        self._generator = Generator(self.executable, self.model.config.eos_token_ids)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer; raises `WeightsError` when it has none."""
+        return self.model.checkpoint.tokenizer()
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """Completes texts or lists of token ids, in order. All prompts are checked before any runs.
+
+        Raises `ConfigError`, `BoundsError` or `CapacityError` for a bad prompt, naming it.
+        """
+        listed = [prompts] if isinstance(prompts, str) or _is_ids(prompts) else list(prompts)
+        requests = self._requests(listed, params)  # type: ignore[arg-type]
+        for _ in self._generator.run(requests):
+            pass
+        return [self._output(prompt, request) for prompt, request in zip(listed, requests, strict=True)]  # type: ignore[arg-type]
+
+    def tokens(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[TokenEvent]:
+        """Yields tokens of several requests as they are made; abandoning the iterator abandons the requests."""
+        return self._generator.run(self._requests(prompts, params))
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
+        """Yields pieces of text as they are made; a piece never ends inside a character."""
+        decoder = StreamDecoder(self.tokenizer)
+        for event in self.tokens([prompt], params):
+            if event.token is not None and (text := decoder.push(event.token)):
+                yield text
+        if rest := decoder.flush():
+            yield rest
+
+    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation through the checkpoint's chat template, ready for the assistant's turn."""
+        checkpoint = self.model.checkpoint
+        if checkpoint.chat_template is None:
+            raise ConfigError("the checkpoint has no chat template", node=str(checkpoint.path), hint="use a raw prompt")
+        text = render(
+            checkpoint.chat_template, messages, special_tokens=checkpoint.special_tokens, add_generation_prompt=True
+        )
+        return self.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
+
+    def _requests(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[Request]:
+        each = (
+            [params or SamplingParams()] * len(prompts)
+            if params is None or isinstance(params, SamplingParams)
+            else list(params)
+        )
+        if len(each) != len(prompts):
+            raise ConfigError(
+                f"{len(each)} sampling parameters for {len(prompts)} prompts", hint="give one for all, or one each"
+            )
+        return [
+            self._generator.request(i, self._ids(prompt), p)
+            for i, (prompt, p) in enumerate(zip(prompts, each, strict=True))
+        ]
+
+    def _ids(self, prompt: Prompt) -> Sequence[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
+        text = ""
+        if isinstance(prompt, str) or self.model.checkpoint.has_tokenizer:
+            text = self.tokenizer.decode(request.tokens, skip_special_tokens=True)
+        return RequestOutput(
+            prompt if isinstance(prompt, str) else None,
+            tuple(int(token) for token in request.prompt),
+            text,
+            tuple(request.tokens),
+            request.finish_reason or "length",
+        )
+
+
+def _is_ids(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return not isinstance(prompts, str) and len(prompts) > 0 and all(isinstance(item, int) for item in prompts)

@@ -1,0 +1,216 @@
+"""Gives every value its layout, and puts the copies that this needs into the graph where they can be seen and counted.
+
+Values lie in their logical order, with three exceptions, each taken only because implementation rows ask for it:
+- a weight takes the packed layout that all its readers accept (an embedding tied to the head reads the packed head: stored once);
+- a result takes the layout its row would like (head-major from the rotation) when every reader has a row for it, so that no copy is left around attention;
+- an operand that is a strided view, and that no row takes as it is, goes through an explicit `contiguous` node, shared by all its readers. So does an output.
+
+A view's layout is its own logical order; where its bytes lie is what its view rule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ostinato.ir.errors import LayoutError
+from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
+from ostinato.ir.ops import OP
+from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.types import TensorType
+from ostinato.ir.views import StorageView, ViewTable, call_site, row_refusal
+from ostinato.passes.choice import Candidates, RowChoice
+from ostinato.passes.rewrite import Names, rebuilt, with_types
+
+__all__ = ["AssignLayout"]
+
+_NATURAL = "row"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignLayout:
+    """Every value has a layout, and every operand lies as some row of its reader takes it."""
+
+    choice: RowChoice = field(default_factory=RowChoice)
+
+    name: ClassVar[str] = "assign_layout"
+    requires: ClassVar[tuple[str, ...]] = ("bound", "precision")
+    ensures: ClassVar[tuple[str, ...]] = ("laid_out",)
+    optional: ClassVar[bool] = False
+
+    def apply(self, graph: Graph, target: Target) -> Graph:
+        """Raises `LayoutError` when the readers of one weight want different layouts."""
+        storage = ViewTable(graph)
+        whole = _with_own_outputs(graph, storage)
+        if whole is not graph:
+            graph, storage = whole, ViewTable(whole)
+        readers = _Readers(graph, storage, Candidates(target, self.choice))
+        inputs = [_input(item, readers) for item in graph.inputs]
+        nodes = [with_types(node, [_result(node, value, readers) for value in node.results]) for node in graph.nodes]
+        laid_out = rebuilt(graph, nodes, inputs)
+        return laid_out if all(view.contiguous for view in storage.values()) else _with_copies(laid_out, readers.candidates)
+
+
+class _Readers:
+    """For each non-view node, the rows that take its dtypes and sizes, in order of preference, whatever its layouts turn out to be."""
+
+    def __init__(self, graph: Graph, storage: Mapping[str, StorageView], candidates: Candidates) -> None:
+        self.graph = graph
+        self.candidates = candidates
+        self.outputs = frozenset(graph.outputs)
+        self.sites: dict[str, CallSite] = {}
+        self.rows: dict[str, tuple[Impl, ...]] = {}
+        for node in graph.nodes:
+            if not OP[node.op].is_view:
+                site = call_site(graph, node, storage)
+                self.sites[node.name] = site
+                self.rows[node.name] = tuple(row for row in candidates.allowed(node) if row.accepts(site) is None)
+
+    def of(self, name: str) -> tuple[Node, ...]:
+        return self.graph.users.get(name, ())
+
+
+def _operand_names(reader: Node, value: str) -> list[str]:
+    specs = OP[reader.op].operands
+    return [spec.name for spec, name in zip(specs, reader.operands, strict=False) if name == value]
+
+
+# weights
+
+
+def _input(item: GraphInput, readers: _Readers) -> GraphInput:
+    tensor = item.value.type
+    if tensor.layout is not None:
+        return item
+    layout = tensor.natural_layout
+    if item.role in (Role.WEIGHT, Role.PARAMETER) and tensor.rank == 2 and readers.of(item.value.name):
+        wanted = _weight_layout(item.value.name, readers)
+        layout = layout if wanted == _NATURAL else wanted
+    return replace(item, value=Value(item.value.name, tensor.with_layout(layout)))
+
+
+def _weight_layout(name: str, readers: _Readers) -> str:
+    """The layout that all readers accept, and the best-placed of them in their lists."""
+    options = {reader.name: _accepted_layouts(reader, name, readers) for reader in readers.of(name)}
+    if name in readers.outputs:
+        options["return"] = [_NATURAL]
+    options = {reader: layouts for reader, layouts in options.items() if layouts}
+    if not options:
+        return _NATURAL  # no row takes any reader: selection reports why
+    common = set.intersection(*(set(layouts) for layouts in options.values()))
+    if not common:
+        wishes = "; ".join(f"%{reader} takes {' or '.join(layouts)}" for reader, layouts in options.items())
+        raise LayoutError(f"no layout of this weight suits all its readers: {wishes}", node=name, hint="give the readers weights of their own")
+    first = next(iter(options.values()))
+    return min(common, key=lambda layout: (sum(layouts.index(layout) for layouts in options.values()), first.index(layout)))
+
+
+def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> list[str]:
+    """Layouts of the weight `name` that rows of `reader` take, the preferred row's first; natural is spelled "row"."""
+    if OP[reader.op].is_view:
+        return [_NATURAL]
+    found: list[list[str]] = []
+    for operand in _operand_names(reader, name):
+        layouts: list[str] = []
+        for row in readers.rows[reader.name]:
+            required = [layout for key, layout in row.weight_layouts if key == operand]
+            layouts += required or [_NATURAL, *dict(row.layouts).get(operand, ())]
+        found.append(list(dict.fromkeys(layouts)))
+    return [layout for layout in found[0] if all(layout in layouts for layouts in found)]
+
+
+# results
+
+
+def _result(node: Node, value: Value, readers: _Readers) -> TensorType:
+    tensor = value.type
+    natural = tensor.with_layout(tensor.natural_layout)
+    if value is not node.results[0] or OP[node.op].is_view or value.name in readers.outputs or not readers.of(value.name):
+        return natural
+    site = readers.sites[node.name]
+    for row in readers.rows[node.name]:
+        wished = row.result_layout(site)
+        if wished is not None and all(_takes(reader, value.name, wished, readers) for reader in readers.of(value.name)):
+            return tensor.with_layout(wished)
+    return natural
+
+
+def _takes(reader: Node, name: str, layout: str, readers: _Readers) -> bool:
+    """Whether `reader` has a row that declares `layout` for every operand that is `name`."""
+    if OP[reader.op].is_view:
+        return False
+    operands = _operand_names(reader, name)
+    return any(all(layout in dict(row.layouts).get(operand, ()) for operand in operands) for row in readers.rows[reader.name])
+
+
+# strided views
+
+
+def _with_own_outputs(graph: Graph, storage: Mapping[str, StorageView]) -> Graph:
+    """Outputs that are strided views become copies under their own name; the view is renamed."""
+    strided = {name for name in graph.outputs if name in graph.producers and OP[graph.producers[name].op].is_view and not storage[name].contiguous}
+    if not strided:
+        return graph
+    names = Names(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.name in strided:
+            view = names.unique(f"{node.name}.view")
+            nodes.append(replace(node, results=(Value(view, node.results[0].type),)))
+            nodes.append(_contiguous(view, node.results[0], node))
+        else:
+            nodes.append(node)
+    return rebuilt(graph, nodes)
+
+
+def _contiguous(source: str, result: Value, reader: Node) -> Node:
+    return Node("contiguous", (source,), (result,), Attributes(), location=reader.location)
+
+
+def _with_copies(graph: Graph, candidates: Candidates) -> Graph:
+    storage = ViewTable(graph)
+    names = Names(graph)
+    copies: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if not OP[node.op].is_view:
+            for name in _to_copy(graph, node, storage, candidates):
+                if name not in copies:
+                    copies[name] = names.unique(f"{name}.contiguous")
+                    nodes.append(_contiguous(name, Value(copies[name], graph.types[name]), node))
+                operands = tuple(copies[name] if operand == name else operand for operand in node.operands)
+                node = replace(node, operands=operands)
+        nodes.append(node)
+    return rebuilt(graph, nodes)
+
+
+def _to_copy(graph: Graph, node: Node, storage: Mapping[str, StorageView], candidates: Candidates) -> list[str]:
+    """Strided views among the operands that must be copied before a row takes the node; none when some row takes it as it is."""
+    strided = [
+        name
+        for name in dict.fromkeys(node.operands)
+        if name is not None and not storage[name].contiguous and graph.types[name].is_natural
+    ]
+    if not strided:
+        return []
+    rows, opdef, site = candidates.allowed(node), OP[node.op], call_site(graph, node, storage)
+    if any(row_refusal(row, site, opdef) is None for row in rows):
+        return []
+    for few in ([name for name in strided if not _may_be_strided(node, name, rows)], strided):
+        if few and any(row_refusal(row, _as_if_copied(site, few), opdef) is None for row in rows):
+            return few
+    return []  # copying helps nothing: selection reports why
+
+
+def _may_be_strided(node: Node, name: str, rows: tuple[Impl, ...]) -> bool:
+    return any(all(operand in row.strided for operand in _operand_names(node, name)) for row in rows)
+
+
+def _as_if_copied(site: CallSite, names: list[str]) -> CallSite:
+    strides = list(site.strides)
+    for index, name in enumerate(site.node.operands):
+        tensor = site.operands[index]
+        if name in names and tensor is not None:
+            strides[index] = tensor.strides
+    return replace(site, strides=tuple(strides))

@@ -1,0 +1,48 @@
+"""Residual addition and the RMSNorm of its sum become one node with two results.
+
+The sum goes through memory once instead of three times. The fused node stands where the sum stood; both results keep
+their names. A second norm of the same sum stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ostinato.ir.graph import Attributes, Graph, Node
+from ostinato.ir.target import Target
+from ostinato.passes.rewrite import replace_nodes, supported
+
+__all__ = ["FuseAddNorm"]
+
+
+@dataclass(frozen=True, slots=True)
+class FuseAddNorm:
+    """`rms_norm(add(a, b), gain)` is `add_rms_norm(a, b, gain)`, where the target has it."""
+
+    name: ClassVar[str] = "fuse_add_norm"
+    requires: ClassVar[tuple[str, ...]] = ("canonical", "precision")
+    ensures: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[bool] = True
+
+    def apply(self, graph: Graph, target: Target) -> Graph:
+        index = {value.name: i for i, node in enumerate(graph.nodes) for value in node.results}
+        norms: dict[str, Node] = {}
+        for node in graph.nodes:
+            if node.op == "rms_norm" and node.operands[0] is not None:
+                norms.setdefault(node.operands[0], node)
+        replaced: dict[str, Node | None] = {}
+        for i, node in enumerate(graph.nodes):
+            norm = norms.get(node.name) if node.op == "add" else None
+            # a gain that is computed after the sum would have to move in front of it
+            if norm is None or index.get(norm.operands[1] or "", -1) > i:
+                continue
+            fused = _fused(node, norm)
+            if supported(target, fused, graph.types, graph.extents):
+                replaced[node.name], replaced[norm.name] = fused, None
+        return replace_nodes(graph, replaced, {})
+
+
+def _fused(add: Node, norm: Node) -> Node:
+    operands = (*add.operands, norm.operands[1])
+    return Node("add_rms_norm", operands, (*add.results, *norm.results), Attributes(norm.attrs), location=norm.location)

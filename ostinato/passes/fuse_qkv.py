@@ -1,0 +1,77 @@
+"""Projections of the same input become one: query, key and value, or any two or three.
+
+One pass over x serves them all, and the weights (and biases) become one input each whose parts are theirs, in order. Left alone: a set that mixes weight
+dtypes, result dtypes or biased with plain ones, and weights that are used elsewhere too. Results keep their names; the node stands where the first one stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ostinato.ir.graph import Attributes, Graph, GraphInput, Node
+from ostinato.ir.target import Target
+from ostinato.passes.rewrite import Names, fused_input, own_weight, replace_nodes, result_dtype, supported
+
+__all__ = ["FuseQkv"]
+
+
+@dataclass(frozen=True, slots=True)
+class FuseQkv:
+    """Up to `most` linears of one x are one `linear_split`, where the target has it."""
+
+    most: int = 3
+
+    name: ClassVar[str] = "fuse_qkv"
+    requires: ClassVar[tuple[str, ...]] = ("canonical", "precision")
+    ensures: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[bool] = True
+
+    def apply(self, graph: Graph, target: Target) -> Graph:
+        names = Names(graph)
+        types = dict(graph.types)
+        replaced: dict[str, Node | None] = {}
+        inputs: dict[str, GraphInput] = {}
+        for group in _groups(graph):
+            for start in range(0, len(group), self.most):
+                linears = group[start : start + self.most]
+                if len(linears) < 2:
+                    continue
+                new = [fused_input(old, names) for old in _operand_inputs(graph, linears)]
+                types.update((item.value.name, item.value.type) for item in new)
+                fused = _fused(linears, [item.value.name for item in new], result_dtype(types[linears[0].operands[0] or ""], linears[0].results[0].type))
+                if not supported(target, fused, types, graph.extents):
+                    continue
+                replaced.update((linear.name, None) for linear in linears)
+                replaced[linears[0].name] = fused
+                for old, item in zip(_operand_inputs(graph, linears), new, strict=True):
+                    inputs.update((one.value.name, item) for one in old)
+        return replace_nodes(graph, replaced, inputs)
+
+
+def _groups(graph: Graph) -> list[list[Node]]:
+    """Linears that may become one, in program order."""
+    found: dict[Hashable, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op != "linear" or any(own_weight(graph, name, node) is None for name in node.operands[1:]):
+            continue
+        weight = graph.types[node.operands[1] or ""]
+        dtypes = tuple(graph.types[name or ""].dtype for name in node.operands[1:])
+        key = (node.operands[0], dtypes, weight.shape[1:], weight.axes[1:], node.results[0].type.dtype)
+        found.setdefault(key, []).append(node)
+    return list(found.values())
+
+
+def _operand_inputs(graph: Graph, linears: Sequence[Node]) -> list[list[GraphInput]]:
+    """The weights, and the biases if there are any, of all the linears."""
+    count = len(linears[0].operands)
+    return [[graph.inputs_by_name[linear.operands[i] or ""] for linear in linears] for i in range(1, count)]
+
+
+def _fused(linears: Sequence[Node], weights: Sequence[str], dtype: str) -> Node:
+    results = tuple(linear.results[0] for linear in linears)
+    last = [value.type.axes[-1] or "_" for value in results]
+    sizes = tuple(extent for extent in (value.type.shape[-1] for value in results) if isinstance(extent, int))
+    attrs = Attributes({"sizes": sizes, "dtype": dtype, "axes": "".join(last)})
+    return Node("linear_split", (linears[0].operands[0], *weights), results, attrs, location=linears[0].location)

@@ -1,0 +1,69 @@
+"""The passes, in order. The runner adds verification, dead-code removal, timing and texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ostinato.passes.assign_layout import AssignLayout
+from ostinato.passes.base import Pass
+from ostinato.passes.canonicalize import Canonicalize
+from ostinato.passes.choice import RowChoice
+from ostinato.passes.cse import Cse
+from ostinato.passes.dead_code import DeadCode
+from ostinato.passes.fold_constants import FoldConstants
+from ostinato.passes.fuse_add_norm import FuseAddNorm
+from ostinato.passes.fuse_qkv import FuseQkv
+from ostinato.passes.fuse_swiglu import FuseSwiglu
+from ostinato.passes.gate import Gate
+from ostinato.passes.precision import POLICIES, Precision
+from ostinato.passes.select_impl import SelectImpl
+
+__all__ = ["PASSES", "PipelineOptions", "describe", "pipeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """`precision`: dtype policy of activations, "f32" or "bf16". `disable`: optional passes to leave out, by name. `choice`: forced rows and levels."""
+
+    precision: str = "f32"
+    disable: frozenset[str] = frozenset()
+    choice: RowChoice = field(default_factory=RowChoice)
+
+
+def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
+    """Every pass of the compiler, in the order in which they run."""
+    return (
+        Canonicalize(),  # one spelling per meaning before any matching
+        Precision(options.precision),  # dtypes are settled before anything is computed or compared by them
+        FoldConstants(),  # weight-only work leaves the step
+        Cse(),  # after normal form, before fusion hides duplicates
+        FuseAddNorm(),
+        FuseSwiglu(),  # before fuse_qkv, which would take gate and up as two projections of one x
+        FuseQkv(),
+        AssignLayout(options.choice),  # after fusion fixed the producers
+        SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
+        Gate(),
+    )
+
+
+def describe(item: Pass) -> str:
+    """A pass and its options in one line, such as `fuse_qkv{most=3}`; part of a plan's identity."""
+    assert dataclasses.is_dataclass(item)
+    options = ", ".join(f"{spec.name}={_option(getattr(item, spec.name))}" for spec in dataclasses.fields(item))
+    return f"{item.name}{{{options}}}" if options else item.name
+
+
+def _option(value: object) -> str:
+    return f"{sorted(value)}" if isinstance(value, frozenset) else str(value)
+
+
+PASSES: Mapping[str, Pass] = MappingProxyType(
+    {
+        **{item.name: item for item in (*pipeline(), DeadCode())},
+        **{describe(item): item for item in map(Precision, POLICIES)},
+    }
+)
+"""Passes by name, as tests and tools ask for them, and `precision{dtype=...}` for each policy."""

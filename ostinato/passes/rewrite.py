@@ -1,0 +1,165 @@
+"""What passes share: new graphs from old ones, unique names, retyping, and which values are overwritten.
+
+Everything is a loop in program order; nothing recurses, so chains of any length work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
+from ostinato.ir.opdef import Attr
+from ostinato.ir.ops import OP
+from ostinato.ir.target import Target
+from ostinato.ir.types import TensorType
+from ostinato.ir.views import call_site
+
+__all__ = [
+    "Names",
+    "fused_input",
+    "infer",
+    "joined_name",
+    "overwritten_values",
+    "own_weight",
+    "rebuilt",
+    "replace_nodes",
+    "result_dtype",
+    "supported",
+    "trimmed",
+    "with_attr",
+    "with_types",
+]
+
+
+def rebuilt(
+    graph: Graph, nodes: Sequence[Node], inputs: Sequence[GraphInput] | None = None, outputs: Sequence[str] | None = None
+) -> Graph:
+    """`graph` with other nodes (and inputs, and outputs); the same object when nothing differs, so that the runner can skip its checks."""
+    new_inputs = graph.inputs if inputs is None else tuple(inputs)
+    new_outputs = graph.outputs if outputs is None else tuple(outputs)
+    new_nodes = tuple(nodes)
+    same = len(new_nodes) == len(graph.nodes) and all(a is b for a, b in zip(new_nodes, graph.nodes, strict=True))
+    if same and new_inputs == graph.inputs and new_outputs == graph.outputs:
+        return graph
+    return Graph(graph.name, new_inputs, new_nodes, new_outputs, graph.extents)
+
+
+def replace_nodes(graph: Graph, replaced: Mapping[str, Node | None], inputs: Mapping[str, GraphInput]) -> Graph:
+    """`graph` with nodes replaced or removed (None), and inputs replaced by others; several old inputs may share one new one, which stands first."""
+    if not replaced:
+        return graph
+    nodes = (replaced.get(node.name, node) for node in graph.nodes)
+    new_inputs = {item.value.name: item for item in (inputs.get(old.value.name, old) for old in graph.inputs)}
+    return rebuilt(graph, [node for node in nodes if node is not None], tuple(new_inputs.values()))
+
+
+def own_weight(graph: Graph, name: str | None, reader: Node) -> GraphInput | None:
+    """The weight input of that name if its rows come from a checkpoint and nothing but `reader` uses it."""
+    item = graph.inputs_by_name.get(name or "")
+    if item is None or item.role is not Role.WEIGHT or not item.parts or name in graph.outputs:
+        return None
+    return item if graph.users[item.value.name] == (reader,) else None
+
+
+def result_dtype(x: TensorType, result: TensorType) -> str:
+    """The canonical `dtype` attribute that makes a projection of `x` write `result`."""
+    return "" if x.dtype is result.dtype else result.dtype.value
+
+
+class Names:
+    """Hands out value names that the graph does not have yet."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._taken = set(graph.types)
+
+    def unique(self, stem: str) -> str:
+        name, number = stem, 2
+        while name in self._taken:
+            name, number = f"{stem}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """One name for several dotted names: what they share in front and behind, the rest joined.
+
+    `a.q_proj.weight`, `a.k_proj.weight` give `a.q_proj_k_proj.weight`.
+    """
+    split = [name.split(".") for name in names]
+    front = _shared_start(split)
+    rest = [parts[front:] for parts in split]
+    back = _shared_start([parts[::-1] for parts in rest])
+    middle = [".".join(parts[: len(parts) - back]) for parts in rest]
+    joined = "_".join(part for part in middle if part) or "joined"
+    return ".".join([*split[0][:front], joined, *rest[0][len(rest[0]) - back :]])
+
+
+def _shared_start(lists: Sequence[Sequence[str]]) -> int:
+    """How many leading items all lists have in common."""
+    count = 0
+    for items in zip(*lists, strict=False):
+        if len(set(items)) > 1:
+            break
+        count += 1
+    return count
+
+
+def fused_input(items: Sequence[GraphInput], names: Names) -> GraphInput:
+    """One weight or vector whose rows are those of `items` one after another; equal dtypes and trailing extents are the caller's duty."""
+    first = items[0].value.type
+    rows = sum(item.value.type.static_shape[0] for item in items)
+    tensor = TensorType((rows, *first.shape[1:]), first.dtype, ("", *first.axes[1:]))
+    parts = tuple(part for item in items for part in item.parts)
+    return GraphInput(Value(names.unique(joined_name([item.value.name for item in items])), tensor), items[0].role, parts=parts)
+
+
+def trimmed(operands: Iterable[str | None]) -> tuple[str | None, ...]:
+    """Operands without absent ones at the end: how a node stores them."""
+    kept = list(operands)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return tuple(kept)
+
+
+def infer(op: str, operands: Sequence[str | None], attrs: Mapping[str, Attr], types: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+    """Result types by the operator's rule; raises its typed errors."""
+    return OP[op].infer(tuple(None if name is None else types[name] for name in operands), attrs)
+
+
+def with_attr(node: Node, name: str, value: Attr) -> Node:
+    """The node with one attribute changed; order and the other attributes stay."""
+    return replace(node, attrs=Attributes({**node.attrs, name: value}))
+
+
+def with_types(node: Node, types: Sequence[TensorType]) -> Node:
+    """The node with other result types; the same object when none differs."""
+    if all(value.type == new for value, new in zip(node.results, types, strict=True)):
+        return node
+    return replace(node, results=tuple(Value(value.name, new) for value, new in zip(node.results, types, strict=True)))
+
+
+def overwritten_values(graph: Graph) -> frozenset[str]:
+    """Values whose bytes a later node takes over by must-alias, and everything they are views of: a copy of such a value is not the value."""
+    viewed: dict[str, str] = {}
+    found: set[str] = set()
+    for node in graph.nodes:
+        opdef = OP[node.op]
+        if opdef.is_view and node.operands[0] is not None:
+            viewed[node.name] = node.operands[0]
+        for _, operand in opdef.must_alias:
+            name = node.operands[operand]
+            while name is not None and name not in found:
+                found.add(name)
+                name = viewed.get(name)
+    return frozenset(found)
+
+
+def supported(target: Target, node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]]) -> bool:
+    """Whether the target has a row that accepts `node`, its operands taken as contiguous; `types` has them, `extents` are the graph's.
+
+    Fusions ask before they replace nodes that have rows by one that may have none.
+    """
+    inputs = tuple(GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(node.operands) if name is not None)
+    site = call_site(Graph("alone", inputs, (node,), (node.name,), tuple(extents)), node)
+    return any(row.accepts(site) is None for row in target.rows_for(node.op))

@@ -1,0 +1,597 @@
+"""The proof: an independent replay of a plan against its graph and the operator facts.
+
+It shares nothing with the planner but the plan format and reads no stated lifetime. From the graph, the operator table and the target's rows it works out
+anew what every step must be; then it walks the steps with a map `byte range -> value` for every region:
+
+- the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
+- each read finds its own value, whole; what it claims to be early was not written in this run;
+- writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
+- outside the arena only outputs (in `io`) and must-alias updates (in `state`) are written; inputs are bound apart from outputs;
+- steps that touch the same byte, one of them writing, are ordered by their lane or by signals and waits (vector clocks), so that the replay in list order
+  stands for every interleaving. Events are signalled once and above their waits (steps are submitted in list order), hence waits never form a cycle;
+- ordered effects keep the graph's order; at the end outputs and state hold exactly the graph's values.
+
+Every violation found is listed in one `PlanError`. A plan that is not proven is not run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ostinato.ir.errors import OstinatoError, PlanError
+from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.opdef import Effect, OpDef
+from ostinato.ir.ops import OP
+from ostinato.ir.step import REGIONS, WORKSPACE, ByteRange, Step, StepKind, StepOperand
+from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.text import graph_hash
+from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input, row_refusal
+from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems
+
+__all__ = ["CheckReport", "check_entry", "check_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was proven of one entry: steps replayed, their lanes, operand reads and writes followed and the bytes these cover."""
+
+    entry: str
+    graph_hash: str
+    steps: int
+    lanes: int
+    reads: int
+    writes: int
+    bytes_followed: int
+
+
+def check_entry(
+    graph: Graph, entry: EntryPlan, program: ProgramPlan, target: Target, *, ops: Mapping[str, OpDef] = OP
+) -> CheckReport:
+    """Proves one entry over the program's regions; raises `PlanError` that lists every violation."""
+    checker = _EntryChecker(graph, entry, program, target, ops)
+    _raise(entry.name, [*program.table_problems(target.alignment), *checker.run()])
+    return checker.report()
+
+
+def check_program(
+    program: ProgramPlan, graphs: Mapping[str, Graph], target: Target, *, ops: Mapping[str, OpDef] = OP
+) -> dict[str, CheckReport]:
+    """Proves every entry of a program against the graph of the same name; raises `PlanError` that lists every violation."""
+    problems = program.table_problems(target.alignment)
+    if set(program.entries) != set(graphs):
+        problems.append(f"the plan has entries {sorted(program.entries)}, the graphs are {sorted(graphs)}")
+    reports: dict[str, CheckReport] = {}
+    for name, entry in program.entries.items():
+        if entry.name != name:
+            problems.append(f"entry {name} calls itself {entry.name}")
+        if name in graphs:
+            checker = _EntryChecker(graphs[name], entry, program, target, ops)
+            problems += [f"{name}: {problem}" for problem in checker.run()]
+            reports[name] = checker.report()
+    _raise("program", problems)
+    return reports
+
+
+def _raise(what: str, problems: list[str]) -> None:
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        count = f"{len(unique)} violation{'s' if len(unique) > 1 else ''}"
+        raise PlanError(
+            f"the plan of {what} is not proven, {count}:\n  " + "\n  ".join(unique),
+            hint="a plan that is not proven is not run; plan again from the graph, and report this if it comes back",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """A value's bytes: `size` of them from byte `offset` of the value `content` (itself, or what it is a view of).
+
+    Its storage, the aligned one, begins `anchor` bytes before it.
+    """
+
+    content: str
+    offset: int
+    size: int
+    anchor: int
+    dense: bool
+
+
+def _facts(graph: Graph, ops: Mapping[str, OpDef], views: Mapping[str, StorageView]) -> dict[str, _Fact]:
+    content = {item.value.name: item.value.name for item in graph.inputs}
+    for node in graph.nodes:
+        viewed = next(name for name in node.operands if name is not None) if ops[node.op].is_view else None
+        content.update({value.name: content[viewed] if viewed else value.name for value in node.results})
+    facts: dict[str, _Fact] = {}
+    for name, view in views.items():
+        tensor = graph.types[name]
+        natural = view.contiguous and tensor.is_natural
+        dense = tensor.is_packed or natural or view.strides == tensor.strides
+        size = tensor.nbytes
+        if not dense and size:
+            assert view.strides is not None
+            last = sum((extent - 1) * stride for extent, stride in zip(tensor.static_shape, view.strides, strict=True))
+            size = tensor.dtype.nbytes(last + 1)
+        anchor = tensor.dtype.nbytes(view.offset)
+        start = anchor - graph.types[content[name]].dtype.nbytes(views[content[name]].offset)
+        facts[name] = _Fact(content[name], start, size, anchor, dense)
+    return facts
+
+
+@dataclass(slots=True)
+class _Cell:
+    """Bytes [start, end) that hold part of one value: `holds` is (value, address of its first byte), None for nothing known.
+
+    `writer` is the step that wrote them (-1: from before the run), `readers` the latest reader on each lane since.
+    """
+
+    start: int
+    end: int
+    holds: tuple[str, int] | None
+    writer: int = -1
+    readers: dict[int, int] = field(default_factory=dict)
+
+
+class _Memory:
+    """One region as sorted cells without gaps."""
+
+    def __init__(self, size: int) -> None:
+        self._starts = [0]
+        self._cells = [_Cell(0, size, None)]
+        self.size = size
+
+    def over(self, place: ByteRange) -> list[_Cell]:
+        """The cells of these bytes, cut to fit."""
+        first, last = self._cut(place.offset), self._cut(place.end)
+        return self._cells[first:last]
+
+    def write(self, place: ByteRange, holds: tuple[str, int] | None, writer: int) -> None:
+        first, last = self._cut(place.offset), self._cut(place.end)
+        self._cells[first:last] = [_Cell(place.offset, place.end, holds, writer)]
+        self._starts[first:last] = [place.offset]
+
+    def _cut(self, at: int) -> int:
+        """The index of the cell that starts at this byte, made by cutting if need be."""
+        if at >= self.size:
+            return len(self._cells)
+        index = bisect_right(self._starts, at) - 1
+        cell = self._cells[index]
+        if cell.start == at:
+            return index
+        self._cells.insert(index + 1, _Cell(at, cell.end, cell.holds, cell.writer, dict(cell.readers)))
+        self._starts.insert(index + 1, at)
+        cell.end = at
+        return index + 1
+
+
+class _Clocks:
+    """Happens-before over steps: for each, how many steps of every lane are done before it starts."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.problems: list[str] = []
+        self.lanes: dict[int, int] = {}
+        self._index: list[int] = []
+        self._lane = [step.lane for step in steps]
+        self._done: list[dict[int, int]] = []
+        last: dict[int, int] = {}
+        signalled: dict[int, int] = {}
+        for position, step in enumerate(steps):
+            done = dict(self._done[last[step.lane]]) if step.lane in last else {}
+            for event in step.waits:
+                if event not in signalled:
+                    self.problems.append(
+                        f"step {position} ({step.node}) waits for event {event}, which no step above it signals"
+                    )
+                    continue
+                other = signalled[event]
+                for lane, count in self._done[other].items():
+                    done[lane] = max(done.get(lane, 0), count)
+                done[steps[other].lane] = max(done.get(steps[other].lane, 0), self._index[other] + 1)
+            index = self.lanes.get(step.lane, 0)
+            done[step.lane] = index
+            self.lanes[step.lane] = index + 1
+            last[step.lane] = position
+            self._index.append(index)
+            self._done.append(done)
+            for event in step.signals:
+                if event in signalled:
+                    self.problems.append(f"event {event} is signalled by step {signalled[event]} and step {position}")
+                else:
+                    signalled[event] = position
+
+    def before(self, first: int, second: int) -> bool:
+        return self._done[second].get(self._lane[first], 0) > self._index[first]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What one kernel operand must be: value, schema name, the value it reads, the value its bytes hold afterwards; `updates`: written by must-alias.
+
+    Its `size` bytes lie `anchor` bytes after an aligned address.
+    """
+
+    value: str
+    name: str
+    size: int
+    anchor: int
+    reads: str | None
+    becomes: str | None
+    updates: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.becomes is not None or self.value == WORKSPACE
+
+
+class _EntryChecker:
+    """One entry's proof. Problems are collected, never raised."""
+
+    def __init__(
+        self, graph: Graph, entry: EntryPlan, program: ProgramPlan, target: Target, ops: Mapping[str, OpDef]
+    ) -> None:
+        self.graph, self.entry, self.program, self.target, self.ops = graph, entry, program, target, ops
+        self.problems: list[str] = []
+        self.reads = self.writes = self.bytes_followed = 0
+        self.clocks = _Clocks(entry.steps)
+        self.memory = {region: _Memory(program.regions.get(region, 0)) for region in REGIONS}
+        self.places: dict[str, int] = {}  # node -> its step
+        self.constants: dict[str, str] = {}  # constant of the graph -> what the memory calls its content
+        self.slots: dict[str, list[ByteRange]] = {}
+        for slot in entry.slots:
+            for value in slot.values:
+                self.slots.setdefault(value, []).append(slot.range)
+
+    def report(self) -> CheckReport:
+        steps, lanes = len(self.entry.steps), len(self.clocks.lanes)
+        return CheckReport(
+            self.entry.name, self.entry.graph_hash, steps, lanes, self.reads, self.writes, self.bytes_followed
+        )
+
+    def run(self) -> list[str]:
+        try:
+            self._run()
+        except OstinatoError as error:  # a graph or row that cannot even be looked at; the message says which
+            self._say(f"the graph cannot be replayed: {error}")
+        return self.problems
+
+    def _run(self) -> None:
+        entry, target = self.entry, self.target
+        if (found := graph_hash(self.graph)) != entry.graph_hash:
+            self._say(f"the plan belongs to graph {entry.graph_hash}, this graph is {found}")
+        if (entry.target, entry.alignment) != (target.name, target.alignment):
+            stated = f"{entry.target} aligned to {entry.alignment}"
+            self._say(f"the plan is for target {stated}, expected {target.name} aligned to {target.alignment}")
+        if unknown := sorted({node.op for node in self.graph.nodes} - set(self.ops)):
+            return self._say(f"operators {unknown} are not in the table")
+        self.views = ViewTable(self.graph, ops=self.ops)
+        self.facts = _facts(self.graph, self.ops, self.views)
+        self.rows = {(row.op, row.name): row for row in target.rows}
+        self.nodes = {node.name: node for node in self.graph.nodes if not self.ops[node.op].is_view}
+        self._bind_io()
+        self._bind_shared()
+        self.problems += self.clocks.problems
+        for position, step in enumerate(entry.steps):
+            if step.kind is StepKind.COPY:
+                self._copy(position, step)
+            else:
+                self._launch(position, step)
+        self._check_order()
+        self._check_outputs()
+        self._check_state()
+        self.problems += entry.stats_problems(self.memory["arena"].size)
+        return None
+
+    def _say(self, problem: str) -> None:
+        self.problems.append(problem)
+
+    # what memory holds before the run
+
+    def _bind_io(self) -> None:
+        graph, entry = self.graph, self.entry
+        inputs = [(item.value.name, item.value.type) for item in graph.with_role(Role.INPUT)]
+        outputs = [(name, graph.types[name]) for name in graph.outputs]
+        for what, bound, expected in (("inputs", entry.inputs, inputs), ("outputs", entry.outputs, outputs)):
+            if [(binding.name, binding.type) for binding in bound] != expected:
+                names = (
+                    f"{[binding.name for binding in bound]} do not match the graph's {[name for name, _ in expected]}"
+                )
+                self._say(f"the plan's {what} {names} in name, type and order")
+        bindings = [(binding.name, binding.range, binding.type) for binding in (*entry.inputs, *entry.outputs)]
+        self.problems += layout_problems(bindings, "io", entry.io_bytes, self.target.alignment)
+        if entry.io_bytes > self.memory["io"].size:
+            self._say(f"the entry needs {entry.io_bytes} bytes of io, the region has {self.memory['io'].size}")
+        for binding in entry.inputs:
+            self._hold(binding.name, binding.range)
+
+    def _bind_shared(self) -> None:
+        """Weights, state and constants of the program; those of the graph must be among them."""
+        weights = {slot.name: (slot.type, slot.parts) for slot in self.program.weights}
+        state = {binding.name: binding.type for binding in self.program.state}
+        constants = {(str(slot.type), slot.data): f"constant {slot.name}" for slot in self.program.constants}
+        for slot in self.program.weights:
+            self._hold(slot.name, ByteRange("weights", slot.offset, slot.type.nbytes))
+        for binding in self.program.state:
+            self._hold(binding.name, binding.range)
+        for constant in self.program.constants:
+            self._hold(constants[str(constant.type), constant.data], constant.range)
+        for item in self.graph.inputs:
+            name, tensor = item.value.name, item.value.type
+            known = item.role is Role.INPUT
+            if item.role is Role.WEIGHT:
+                known = weights.get(name) == (tensor, item.parts)
+            elif item.role is Role.STATE:
+                known = state.get(name) == tensor
+            elif item.role is Role.CONSTANT:
+                content = (str(tensor), b"" if item.data is None else item.data.tobytes())
+                known = content in constants
+                self.constants[name] = constants.get(content, f"constant {name}")
+            if not known:
+                self._say(f"{item.role.value} %{name}: {tensor} is not in the plan with that type and content")
+
+    def _hold(self, value: str, place: ByteRange) -> None:
+        if self._inside(place) and place.size:
+            self.memory[place.region].write(place, (value, place.offset), -1)
+
+    def _inside(self, place: ByteRange) -> bool:
+        memory = self.memory.get(place.region)
+        return memory is not None and min(place.offset, place.size) >= 0 and place.end <= memory.size
+
+    # what every step must be
+
+    def _launch(self, position: int, step: Step) -> None:
+        at = f"step {position} ({step.node}: {step.kernel})"
+        node = self.nodes.get(step.node)
+        if node is None:
+            what = "a view, which runs nothing" if step.node in self.graph.types else "no node of the graph"
+            return self._say(f"{at}: %{step.node} is {what}")
+        if step.node in self.places:
+            return self._say(f"{at}: %{step.node} ran already, at step {self.places[step.node]}")
+        self.places[step.node] = position
+        opdef, row = self.ops[node.op], self.rows.get((node.op, node.impl or ""))
+        if row is None:
+            return self._say(f"{at}: {node.op}@{node.impl} is no row of target {self.target.name}")
+        site = call_site(self.graph, node, self.views, ops=self.ops)
+        self._check_call(at, step, opdef, row, site)
+        uses = self._uses(at, node, opdef, row, row.workspace(site))
+        if len(step.operands) != len(uses):
+            return self._say(f"{at}: has {len(step.operands)} operands, the row lists {len(uses)}")
+        pairs: list[tuple[StepOperand, _Use]] = []
+        for index, (operand, use) in enumerate(zip(step.operands, uses, strict=True)):
+            if operand is None or use is None:
+                if operand is not None or use is not None:
+                    found, expected = ("absent" if x is None else f"%{x.value}" for x in (operand, use))
+                    self._say(f"{at}: operand {index} is {found}, expected {expected}")
+            elif self._check_operand(f"{at}: operand {index}", operand, use):
+                pairs.append((operand, use))
+        self._check_sharing(at, pairs, row)
+        self._touch(position, at, step, pairs)
+        return None
+
+    def _check_call(self, at: str, step: Step, opdef: OpDef, row: Impl, site: CallSite) -> None:
+        if (reason := row_refusal(row, site, opdef)) is not None:
+            self._say(f"{at}: row {row.identity} does not take this node: {reason}")
+        if step.kind is not StepKind.LAUNCH:
+            self._say(f"{at}: is a {step.kind.value} step, a node is a launch")
+        if step.kernel != row.kernel(site):
+            self._say(f"{at}: runs kernel {step.kernel}, row {row.identity} says {row.kernel(site)}")
+        params = row.params(site)
+        if [(type(p), repr(p)) for p in step.params] != [(type(p), repr(p)) for p in params]:
+            self._say(f"{at}: has parameters {step.params}, row {row.identity} says {params}")
+        self._check_place(at, step)
+
+    def _check_place(self, at: str, step: Step) -> None:
+        if (step.device, step.node_count) != (self.target.device, 1) or step.lane < 0:
+            found = f"{step.device}, lane {step.lane}, {step.node_count} captured nodes"
+            self._say(f"{at}: runs on {found}; expected {self.target.device}, a lane from 0, one node")
+
+    def _uses(self, at: str, node: Node, opdef: OpDef, row: Impl, workspace: int) -> list[_Use | None]:
+        """The row's operand list with this node's values; says so where the row leaves something out."""
+        operands = {s.name: v for s, v in zip(opdef.operands, node.operands, strict=False) if v is not None}
+        variadic = opdef.results[-1].removesuffix("*") if opdef.results[-1].endswith("*") else None
+        fixed = len(opdef.results) - (variadic is not None)
+        results = {
+            opdef.results[i] if i < fixed else f"{variadic}{i - fixed}": value.name
+            for i, value in enumerate(node.results)
+        }
+        source_of = {node.results[r].name: node.operands[o] for r, o in opdef.must_alias}
+        result_of = {source: result for result, source in source_of.items()}
+        named = {operands.get(name) for name in row.operands}
+        absent = {spec.name for spec in opdef.operands} | {"count", "-"}
+        uses: list[_Use | None] = []
+        for name in row.operands:
+            use: _Use | None = None
+            if name in operands:
+                value = operands[name]
+                becomes = result_of.get(value)
+                use = self._use(value, name, value, becomes, updates=becomes is not None)
+            elif name in results:
+                value = results[name]
+                source = source_of.get(value)
+                reads = None if source in named else source  # the kernel sees the shared bytes once
+                use = self._use(value, name, reads, value, updates=value in source_of)
+            elif name == "workspace":
+                use = _Use(WORKSPACE, name, workspace, 0, None, None)
+            elif name == "count" and (count := extent_input(self.graph, node, ops=self.ops)) is not None:
+                use = self._use(count, name, count, None)
+            elif name not in absent and not (variadic is not None and name.removeprefix(variadic).isdigit()):
+                self._say(f"{at}: row {row.identity} names {name}, which {opdef.name} does not have")
+            uses.append(use)
+        taken = {use.name for use in uses if use is not None}
+        taken |= {n for n, v in operands.items() if result_of.get(v) in {use.value for use in uses if use is not None}}
+        taken |= {n for n, v in results.items() if source_of.get(v) in named}
+        for name, value in (*operands.items(), *results.items()):
+            if name not in taken:
+                self._say(f"{at}: row {row.identity} takes no {name}, but the node has %{value}")
+        if workspace and "workspace" not in row.operands:
+            self._say(f"{at}: row {row.identity} needs {workspace} bytes of workspace and has no operand for it")
+        return uses
+
+    def _use(self, value: str, name: str, reads: str | None, becomes: str | None, *, updates: bool = False) -> _Use:
+        return _Use(value, name, self.facts[value].size, self.facts[value].anchor, reads, becomes, updates)
+
+    def _check_operand(self, at: str, operand: StepOperand, use: _Use) -> bool:
+        """Name, flags, size, region and alignment; False where the bytes cannot be followed."""
+        place, what = operand.range, f"{at} %{use.value} at {operand.range}"
+        if operand.value != use.value:
+            self._say(f"{at} is %{operand.value}, the row says %{use.value}")
+        if (operand.reads, operand.writes) != (use.reads is not None, use.writes):
+            expected = f"reads={use.reads is not None} writes={use.writes}"
+            self._say(f"{what} has reads={operand.reads} writes={operand.writes}, expected {expected}")
+        if place.size != use.size:
+            self._say(f"{what} has {place.size} bytes, expected {use.size}")
+        if not self._inside(place):
+            size = self.memory[place.region].size if place.region in self.memory else "no"
+            self._say(f"{what} lies outside its region of {size} bytes")
+            return False
+        if place.size and (place.offset - use.anchor) % self.target.alignment:
+            self._say(f"{what} is not aligned to {self.target.alignment} bytes")
+        if place.region == "io" and place.size and self.entry.binding_of(place) is None:
+            self._say(f"{what} lies in no single input or output")
+        return True
+
+    def _check_sharing(self, at: str, pairs: list[tuple[StepOperand, _Use]], row: Impl) -> None:
+        """Within one step, written bytes are nobody else's but for the pairs that operator or row declare."""
+        updated = {use.becomes: operand.range for operand, use in pairs if use.updates}
+        for index, (operand, use) in enumerate(pairs):
+            if use.updates and operand.range != updated[use.becomes]:
+                self._say(f"{at}: %{use.becomes} must be one range, found {operand.range} and {updated[use.becomes]}")
+            for other_index, (other, other_use) in enumerate(pairs):
+                seen = other_index == index or (other_use.writes and other_index < index)
+                empty = not operand.range.size or not other.range.size
+                if seen or empty or not use.writes or not operand.range.overlaps(other.range):
+                    continue
+                same = operand.range == other.range
+                if same and use.becomes is not None and use.becomes == other_use.becomes:
+                    continue  # operand and result of a must-alias pair, both named by the row
+                in_place = (use.name, other_use.name) in row.in_place and not other_use.writes
+                if same and in_place and self._same_order(use.value, other_use.value):
+                    continue
+                verb = "writes" if other_use.writes else "reads"
+                pair = f"writes %{use.value} at {operand.range} over %{other_use.value} at {other.range}"
+                self._say(f"{at}: {pair}, which it also {verb}; row {row.identity} does not allow that here")
+
+    def _same_order(self, result: str, operand: str) -> bool:
+        """Whether element i of both lies at the same byte when they share a storage."""
+        tensor, source, view = self.graph.types[result], self.graph.types[operand], self.views[operand]
+        if tensor.is_natural and view.contiguous:
+            return tensor.elements == source.elements
+        return tensor.shape == source.shape and not tensor.is_packed and view.strides == tensor.strides
+
+    def _copy(self, position: int, step: Step) -> None:
+        at = f"step {position} (copy of {step.node})"
+        fact = self.facts.get(step.node)
+        if fact is None:
+            return self._say(f"{at}: %{step.node} is no value of the graph")
+        operands = [operand for operand in step.operands if operand is not None]
+        if len(step.operands) != 2 or len(operands) != 2 or step.kernel or step.params:
+            return self._say(f"{at}: a copy has a source, a target, no kernel and no parameters")
+        self._check_place(at, step)
+        source = self._use(step.node, "source", step.node, None)
+        pairs = list(zip(operands, (source, _Use(step.node, "target", fact.size, 0, None, step.node)), strict=True))
+        followed = [self._check_operand(f"{at}: {use.name}", operand, use) for operand, use in pairs]
+        if fact.size and operands[0].range.overlaps(operands[1].range):
+            self._say(f"{at}: source {operands[0].range} and target {operands[1].range} overlap")
+        if all(followed):
+            self._touch(position, at, step, pairs)
+        return None
+
+    # replay
+
+    def _touch(self, position: int, at: str, step: Step, pairs: list[tuple[StepOperand, _Use]]) -> None:
+        for operand, use in pairs:
+            if use.reads is not None and operand.range.size:
+                self._read(position, at, step.lane, operand, use.reads)
+        for operand, use in pairs:
+            if use.writes and operand.range.size:
+                self._write(position, at, operand, use)
+
+    def _expected(self, value: str, place: ByteRange) -> tuple[str, int]:
+        """What these bytes hold when the value lies there: its content and the address of the content's first byte."""
+        fact = self.facts[value]
+        return self.constants.get(fact.content, fact.content), place.offset - fact.offset
+
+    def _read(self, position: int, at: str, lane: int, operand: StepOperand, value: str) -> None:
+        place = operand.range
+        self.reads += 1
+        self.bytes_followed += place.size
+        expected = self._expected(value, place)
+        for cell in self.memory[place.region].over(place):
+            where = f"{place.region}[{cell.start}:{cell.end}]"
+            if cell.holds != expected:
+                self._say(f"{at}: reads %{value} at {place}, but {where} holds {_contents(cell)}")
+            elif cell.writer >= 0 and not self.clocks.before(cell.writer, position):
+                self._say(f"{at}: reads %{value} at {where} without waiting for step {cell.writer}, which writes it")
+            if operand.early and cell.writer >= 0:
+                self._say(f"{at}: reads %{value} early, but step {cell.writer} writes {where} in this run")
+            cell.readers[lane] = position
+
+    def _write(self, position: int, at: str, operand: StepOperand, use: _Use) -> None:
+        place, region = operand.range, operand.range.region
+        self.writes += 1
+        self.bytes_followed += place.size
+        to_output = region == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
+        if region != "arena" and not to_output and not (region == "state" and use.updates):
+            self._say(f"{at}: writes %{use.value} to {place}, which only its owner may change")
+        listed = f"{WORKSPACE} of {self.entry.steps[position].node}" if use.value == WORKSPACE else use.value
+        if region == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
+            self._say(f"{at}: writes %{use.value} to {place}, which no slot of the plan lists for it")
+        memory = self.memory[region]
+        for cell in memory.over(place):
+            for other in (cell.writer, *cell.readers.values()):
+                if other not in (-1, position) and not self.clocks.before(other, position):
+                    where = f"{region}[{cell.start}:{cell.end}]"
+                    self._say(f"{at}: writes %{use.value} at {where} without waiting for step {other}, which uses it")
+        memory.write(place, None if use.becomes is None else self._expected(use.becomes, place), position)
+
+    # the whole
+
+    def _check_order(self) -> None:
+        """Every node ran, and ordered effects in the graph's order."""
+        self.problems += [f"node %{name} has no step" for name in self.nodes if name not in self.places]
+        ordered = [n for n in self.nodes if self.ops[self.nodes[n].op].effect is Effect.ORDERED and n in self.places]
+        for name, later in pairwise(ordered):
+            if not self.clocks.before(self.places[name], self.places[later]):
+                self._say(f"%{later} (step {self.places[later]}) must come after %{name} (step {self.places[name]})")
+
+    def _check_outputs(self) -> None:
+        for index, binding in enumerate(self.entry.outputs):
+            what = f"output {index} %{binding.name}"
+            if binding.name not in self.facts or not self._inside(binding.range) or not binding.range.size:
+                continue  # said already, or no bytes
+            if not self.facts[binding.name].dense:
+                self._say(f"{what} is a strided view; a binding is dense")
+            self._check_holds(what, binding.range, self._expected(binding.name, binding.range))
+
+    def _check_state(self) -> None:
+        """State holds the last must-alias result of every byte, and itself where there is none."""
+        expected = _Memory(self.memory["state"].size)
+        origin: dict[str, int] = {}
+        for binding in self.program.state:
+            if self._inside(binding.range) and binding.range.size:
+                expected.write(binding.range, (binding.name, binding.range.offset), -1)
+                origin[binding.name] = binding.range.offset
+        for value in (node.results[r] for node in self.graph.nodes for r, _ in self.ops[node.op].must_alias):
+            base = self.views[value.name].base
+            if base in origin and value.type.nbytes:
+                place = ByteRange("state", origin[base] + self.facts[value.name].anchor, value.type.nbytes)
+                if self._inside(place):
+                    expected.write(place, (value.name, place.offset), -1)
+        for cell in expected.over(ByteRange("state", 0, expected.size)):
+            if cell.holds is not None:
+                place = ByteRange("state", cell.start, cell.end - cell.start)
+                self._check_holds(f"state %{cell.holds[0]}", place, cell.holds)
+
+    def _check_holds(self, what: str, place: ByteRange, expected: tuple[str, int]) -> None:
+        for cell in self.memory[place.region].over(place):
+            if cell.holds != expected:
+                where = f"{place.region}[{cell.start}:{cell.end}]"
+                self._say(f"{what} at {place} is not intact at the end: {where} holds {_contents(cell)}")
+
+
+def _contents(cell: _Cell) -> str:
+    if cell.holds is None:
+        return "nothing" if cell.writer < 0 else f"workspace of step {cell.writer}"
+    origin = "" if cell.writer < 0 else f" (from step {cell.writer})"
+    return f"byte {cell.start - cell.holds[1]} of %{cell.holds[0]}{origin}"

@@ -1,0 +1,85 @@
+"""A program: its entries over one weight table, one state table, one table of constants and one arena.
+
+Each entry was planned alone, with its own weights, state and constants laid out in the order of its graph. Here the shared tables are made and the
+entries' steps moved onto them; arena and io are as large as the largest entry needs, never the sum. What comes out is proven by `check.check_program`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ostinato.ir.errors import PlanError
+from ostinato.ir.graph import Graph, Role
+from ostinato.ir.step import REGIONS, ByteRange, Step
+from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.planner.problem import align_up
+from ostinato.planner.regions import SharedRegions, share_regions
+
+__all__ = ["build_program"]
+
+
+def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan:
+    """The program of these entries (name -> the graph and its plan); deterministic, not proven yet.
+
+    Raises `PlanError` when entries disagree about a weight or a state value (both are named), when they were planned for different targets, and when a
+    name is not its plan's.
+    """
+    plans = {name: plan for name, (_, plan) in entries.items()}
+    if wrong := [f"{name} is the plan of {plan.name}" for name, plan in plans.items() if plan.name != name]:
+        raise PlanError(f"entries are called by their plans' names: {'; '.join(wrong)}")
+    targets = {(plan.target, plan.alignment) for plan in plans.values()}
+    if len(targets) > 1:
+        found = ", ".join(f"{name}: {plan.target} aligned to {plan.alignment}" for name, plan in plans.items())
+        raise PlanError(
+            f"entries were planned for different targets ({found})",
+            hint="lower all entries of a program for one target",
+        )
+    alignment = max((plan.alignment for plan in plans.values()), default=1)
+    shared = share_regions([(name, graph) for name, (graph, _) in entries.items()], alignment)
+    sizes = {
+        **shared.sizes,
+        "arena": align_up(max((plan.stats.arena_bytes for plan in plans.values()), default=0), alignment),
+        "io": max((plan.io_bytes for plan in plans.values()), default=0),
+    }
+    return ProgramPlan(
+        entries={name: _move(plan, graph, shared) for name, (graph, plan) in entries.items()},
+        regions={region: sizes[region] for region in REGIONS},
+        weights=shared.weights,
+        state=shared.state,
+        constants=shared.constants,
+    )
+
+
+def _move(plan: EntryPlan, graph: Graph, shared: SharedRegions) -> EntryPlan:
+    """The plan with its weights, state and constants where the program has them."""
+    alone = share_regions([(plan.name, graph)], plan.alignment)
+    moves: dict[str, list[tuple[int, int]]] = {}  # region -> (first byte before, how far it moves)
+    for item in graph.inputs:
+        if item.role in (Role.WEIGHT, Role.STATE, Role.CONSTANT) and item.value.type.nbytes:
+            before, after = alone.locate(item), shared.locate(item)
+            moves.setdefault(before.region, []).append((before.offset, after.offset - before.offset))
+    moves = {region: sorted(found) for region, found in moves.items() if any(by for _, by in found)}
+    if not moves:
+        return plan
+    return plan.model_copy(update={"steps": tuple(_moved(step, moves) for step in plan.steps)})
+
+
+def _moved(step: Step, moves: Mapping[str, list[tuple[int, int]]]) -> Step:
+    operands = tuple(
+        operand
+        if operand is None or operand.range.region not in moves
+        else replace(operand, range=_shifted(operand.range, moves))
+        for operand in step.operands
+    )
+    return replace(step, operands=operands)
+
+
+def _shifted(place: ByteRange, moves: Mapping[str, list[tuple[int, int]]]) -> ByteRange:
+    """The range, moved with the slot it starts in."""
+    if not place.size:
+        return ByteRange(place.region, 0, 0)
+    found = moves[place.region]
+    _, by = found[bisect_right(found, (place.offset, 2**64)) - 1]
+    return ByteRange(place.region, place.offset + by, place.size)

@@ -1,0 +1,121 @@
+"""The regions that all entries of a program share: one weight table, one state table, one table of constants.
+
+Entries that name the same weight or state must mean the same bytes; two that disagree are a `PlanError` that names both. Constants are told apart by their
+content, so that equal ones of several entries are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ostinato.ir.errors import PlanError
+from ostinato.ir.graph import Graph, GraphInput, Role
+from ostinato.ir.step import ByteRange
+from ostinato.ir.weights import WeightPart, WeightSlot
+from ostinato.planner.plan import Binding, ConstantSlot
+from ostinato.planner.problem import align_up
+
+__all__ = ["SharedRegions", "share_regions"]
+
+_ConstantKey = tuple[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRegions:
+    """The shared tables and the bytes of each region. Build with `share_regions`."""
+
+    weights: tuple[WeightSlot, ...]
+    state: tuple[Binding, ...]
+    constants: tuple[ConstantSlot, ...]
+    sizes: Mapping[str, int]
+    _named: Mapping[str, ByteRange] = field(repr=False)
+    _by_content: Mapping[_ConstantKey, ByteRange] = field(repr=False)
+
+    def locate(self, item: GraphInput) -> ByteRange:
+        """The bytes of a weight, state or constant input; raises `PlanError` for one that was not among the shared graphs'."""
+        name = item.value.name
+        found = self._by_content.get(_key(item)) if item.role is Role.CONSTANT else self._named.get(name)
+        if found is None:
+            raise PlanError(
+                f"{item.role.value} {name} is not in the shared regions",
+                node=name,
+                hint="share_regions needs the graph of every entry",
+            )
+        return found
+
+
+@dataclass(slots=True)
+class _Table:
+    """What one region holds so far."""
+
+    end: int = 0
+
+    def take(self, region: str, size: int, alignment: int) -> ByteRange:
+        found = ByteRange(region, self.end, size)
+        self.end = align_up(found.end, alignment)
+        return found
+
+
+def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> SharedRegions:
+    """Lays out the shared regions of (entry name, graph) pairs, in order of first appearance, every slot aligned; raises `PlanError` on disagreement."""
+    tables = {region: _Table() for region in ("weights", "state", "constants")}
+    first_use: dict[str, tuple[str, GraphInput]] = {}
+    named: dict[str, ByteRange] = {}
+    by_content: dict[_ConstantKey, ByteRange] = {}
+    weights: list[WeightSlot] = []
+    state: list[Binding] = []
+    constants: list[ConstantSlot] = []
+    constant_names: set[str] = set()
+    conflicts: list[str] = []
+    for entry, graph in graphs:
+        for item in graph.inputs:
+            name, tensor = item.value.name, item.value.type
+            if item.role is Role.CONSTANT:
+                key = _key(item)
+                if key not in by_content:
+                    by_content[key] = tables["constants"].take("constants", tensor.nbytes, alignment)
+                    unique = name if name not in constant_names else f"{name}@{entry}"
+                    constant_names.add(unique)
+                    constants.append(ConstantSlot(name=unique, type=tensor, range=by_content[key], data=key[1]))
+            elif item.role in (Role.WEIGHT, Role.STATE):
+                if name in first_use:
+                    conflicts += _conflicts(entry, item, *first_use[name])
+                    continue
+                first_use[name] = (entry, item)
+                region = "weights" if item.role is Role.WEIGHT else "state"
+                named[name] = tables[region].take(region, tensor.nbytes, alignment)
+                if item.role is Role.WEIGHT:
+                    weights.append(WeightSlot(name, tensor, named[name].offset, item.parts))
+                else:
+                    state.append(Binding(name=name, type=tensor, range=named[name]))
+    if conflicts:
+        raise PlanError(
+            "entries disagree about shared values:\n  " + "\n  ".join(conflicts),
+            hint="all entries of a program are traced from one model and lowered with one set of options",
+        )
+    sizes = {region: table.end for region, table in tables.items()}
+    return SharedRegions(tuple(weights), tuple(state), tuple(constants), sizes, named, by_content)
+
+
+def _key(item: GraphInput) -> _ConstantKey:
+    if item.data is None:
+        raise PlanError("constant without data", node=item.value.name)
+    return str(item.value.type), item.data.tobytes()
+
+
+def _conflicts(entry: str, item: GraphInput, other_entry: str, other: GraphInput) -> list[str]:
+    name = item.value.name
+    if item.role is not other.role:
+        return [f"%{name} is a {other.role.value} in {other_entry} and a {item.role.value} in {entry}"]
+    if item.value.type != other.value.type:
+        return [f"{item.role.value} %{name} is {other.value.type} in {other_entry} and {item.value.type} in {entry}"]
+    if item.parts != other.parts:
+        return [
+            f"weight %{name} is made of {_parts(other.parts)} in {other_entry} and of {_parts(item.parts)} in {entry}"
+        ]
+    return []
+
+
+def _parts(parts: tuple[WeightPart, ...]) -> str:
+    return " + ".join(f"{part.tensor}[{part.start}:{part.stop}] {part.transform}" for part in parts) or "no tensor"

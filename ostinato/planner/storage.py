@@ -1,0 +1,167 @@
+"""Which values share bytes, and in which region these live.
+
+Values that lie in one storage (through views, however nested, and must-alias results) are one class; each value has a place in it. Storages of inputs,
+weights, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
+a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
+
+Refuses, as one `PlanError` that lists everything found: unbound dimensions, must-alias writes to anything but state or the graph's own values, must-alias
+through strided views or with another size, outputs that are strided views (a copy step cannot gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ostinato.ir.errors import NotYetAvailable, PlanError
+from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.opdef import OpDef
+from ostinato.ir.types import TensorType
+from ostinato.ir.views import StorageView, ViewTable
+
+__all__ = ["Output", "Place", "Storages", "is_dense", "resolve_storages"]
+
+REGION_OF_ROLE = {Role.INPUT: "io", Role.WEIGHT: "weights", Role.STATE: "state", Role.CONSTANT: "constants"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value's bytes: `size` of them from byte `offset` of the storage that the value `storage` owns. A strided view's size spans first to last element."""
+
+    storage: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Output number `index` of the graph; `copied` unless its storage itself is in the `io` region."""
+
+    index: int
+    name: str
+    copied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Storages:
+    """Places of all values; for each storage its bytes and region; for each value the one whose bytes it reads (itself, or what it is a view of)."""
+
+    views: Mapping[str, StorageView]
+    places: Mapping[str, Place]
+    content: Mapping[str, str]
+    sizes: Mapping[str, int]
+    regions: Mapping[str, str]
+    outputs: tuple[Output, ...]
+
+
+def is_dense(tensor: TensorType, view: StorageView) -> bool:
+    """Whether the value's elements fill its bytes in the order of its own layout."""
+    return tensor.is_packed or view.strides == tensor.strides or (view.contiguous and tensor.is_natural)
+
+
+def _span(tensor: TensorType, view: StorageView) -> int:
+    """Bytes from the first to the last element, that one included."""
+    if is_dense(tensor, view) or not tensor.elements:
+        return tensor.nbytes
+    assert view.strides is not None
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.static_shape, view.strides, strict=True))
+    return tensor.dtype.nbytes(last + 1)
+
+
+def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
+    """Storage classes, places and outputs of a graph with bound dimensions; raises `PlanError` as listed in the module text."""
+    if graph.dims:
+        names = [f"{dim.name} in [{dim.low}, {dim.high}]" for dim in graph.dims]
+        raise PlanError(
+            f"graph {graph.name} has unbound dimensions {', '.join(names)}; a plan needs every one as an integer",
+            hint="bind the graph to a bucket first (graph.bind)",
+        )
+    if parameters := [item.value.name for item in graph.with_role(Role.PARAMETER)]:
+        raise NotYetAvailable(f"inputs {parameters} are parameters; training plans come with the training step")
+    if unknown := sorted({node.op for node in graph.nodes} - set(ops)):
+        raise PlanError(f"graph {graph.name} has operators {unknown} that the table lacks")
+    problems: list[str] = []
+    views = ViewTable(graph, ops=ops)
+    places = {
+        name: Place(view.base, graph.types[name].dtype.nbytes(view.offset), _span(graph.types[name], view))
+        for name, view in views.items()
+    }
+    regions = {item.value.name: REGION_OF_ROLE[item.role] for item in graph.inputs}
+    content = {item.value.name: item.value.name for item in graph.inputs}
+    for node in graph.nodes:
+        opdef = ops[node.op]
+        for value in node.results:
+            content[value.name] = content[_viewed(node)] if opdef.is_view else value.name
+            if views[value.name].base == value.name:
+                regions[value.name] = "arena"
+        problems += _must_alias_problems(graph, node, opdef, views, regions)
+    sizes = {name: graph.types[name].nbytes for name in regions}
+    # the value whose bytes a storage holds in the end
+    final = {
+        views[value.name].base: value.name for node in graph.nodes if not ops[node.op].is_view for value in node.results
+    }
+    outputs, refused = _outputs(graph, views, places, content, sizes, regions, final)
+    problems += refused
+    if problems:
+        raise PlanError(f"graph {graph.name} cannot be planned:\n  " + "\n  ".join(problems))
+    for output in outputs:
+        if not output.copied:
+            regions[places[output.name].storage] = "io"
+    return Storages(views, places, content, sizes, regions, outputs)
+
+
+def _viewed(node: Node) -> str:
+    return next(name for name in node.operands if name is not None)
+
+
+def _must_alias_problems(
+    graph: Graph, node: Node, opdef: OpDef, views: Mapping[str, StorageView], regions: Mapping[str, str]
+) -> list[str]:
+    problems: list[str] = []
+    for result, operand in opdef.must_alias:
+        value, name = node.results[result], node.operands[operand]
+        if name is None:
+            problems.append(f"%{value.name}: {node.op} must alias operand {operand}, which is absent")
+            continue
+        source = graph.types[name]
+        base = views[name].base
+        if (value.type.dtype, value.type.nbytes) != (source.dtype, source.nbytes):
+            problems.append(f"%{value.name}: {value.type} must be the bytes of %{name}, found {source}")
+        if not is_dense(source, views[name]):
+            problems.append(f"%{value.name}: {node.op} writes %{name} in place, which is a strided view of %{base}")
+        if regions[base] not in ("arena", "state"):
+            problems.append(
+                f"%{value.name}: {node.op} writes %{name} in place, which lies in the {regions[base]} region (%{base}); "
+                "give that input the role state"
+            )
+    return problems
+
+
+def _outputs(
+    graph: Graph,
+    views: Mapping[str, StorageView],
+    places: Mapping[str, Place],
+    content: Mapping[str, str],
+    sizes: Mapping[str, int],
+    regions: Mapping[str, str],
+    final: Mapping[str, str],
+) -> tuple[tuple[Output, ...], Sequence[str]]:
+    claimed: set[str] = set()
+    outputs: list[Output] = []
+    problems: list[str] = []
+    for index, name in enumerate(graph.outputs):
+        place = places[name]
+        if not is_dense(graph.types[name], views[name]):
+            problems.append(
+                f"output {index} %{name} is a strided view of %{place.storage}; return a contiguous value (contiguous(x)) instead"
+            )
+        direct = (
+            regions[place.storage] == "arena"
+            and place.storage not in claimed
+            and (place.offset, place.size) == (0, sizes[place.storage])
+            and final[place.storage] == content[name]
+        )
+        if direct:
+            claimed.add(place.storage)
+        outputs.append(Output(index, name, not direct))
+    return tuple(outputs), problems

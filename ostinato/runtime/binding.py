@@ -1,0 +1,165 @@
+"""Bound buffers: the caller's memory in place of planned inputs, outputs and the arena.
+
+Binding checks shape, dtype, layout and overlap once and resolves a step table of its own. Before each run the addresses are read again: a buffer that moved is
+refused by name. Contents of bound inputs are the caller's duty; indices out of range are reported by the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ostinato.ir.errors import (
+    AddressChanged,
+    CapacityError,
+    ConfigError,
+    DTypeError,
+    LayoutError,
+    NotYetAvailable,
+    ShapeError,
+)
+from ostinato.ir.types import Array, DType
+from ostinato.planner.plan import Binding, EntryPlan
+from ostinato.runtime.device import Device
+from ostinato.runtime.regions import Regions
+
+__all__ = ["BoundExecutable", "ExternalMemory"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalMemory:
+    """The caller's buffer: address and size now, and the object that owns it (kept alive, never freed)."""
+
+    name: str
+    owner: Any
+    address: int
+    nbytes: int
+
+    @staticmethod
+    def of(name: str, owner: Any) -> ExternalMemory:
+        """Memory of a numpy array, a torch CPU tensor or anything with DLPack. Raises `DTypeError` for other objects, `LayoutError` unless contiguous."""
+        array = as_array(name, owner)
+        if not array.flags.c_contiguous:
+            raise LayoutError(
+                f"strides {array.strides} of shape {list(array.shape)} are not contiguous",
+                node=name,
+                hint="bind a contiguous buffer",
+            )
+        return ExternalMemory(name, owner, array.ctypes.data, array.nbytes)
+
+    def check(self) -> None:
+        """Raises `AddressChanged` when the owner's memory moved or was resized."""
+        now = ExternalMemory.of(self.name, self.owner)
+        if (now.address, now.nbytes) != (self.address, self.nbytes):
+            raise AddressChanged(
+                f"bound at {self.address:#x} ({self.nbytes} bytes), now at {now.address:#x} ({now.nbytes} bytes)",
+                node=self.name,
+                hint="write into the bound buffer, or bind again",
+            )
+
+
+def as_array(name: str, owner: Any) -> Array:
+    """A numpy array over the owner's memory, without a copy."""
+    if isinstance(owner, np.ndarray):
+        return owner
+    if hasattr(owner, "__dlpack__"):
+        try:
+            return np.from_dlpack(owner)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise DTypeError(f"{type(owner).__name__} cannot be read without a copy: {error}", node=name) from None
+    raise DTypeError(
+        f"expected an array with DLPack, found {type(owner).__name__}",
+        node=name,
+        hint="pass a numpy array or a torch CPU tensor",
+    )
+
+
+class BoundExecutable:
+    """An entry with bound buffers. Unbound inputs are written through `inputs` (views of planned memory), unbound outputs read through `outputs`."""
+
+    def __init__(
+        self,
+        plan: EntryPlan,
+        device: Device,
+        regions: Regions,
+        exclusive: Callable[[], AbstractContextManager[None]],
+        *,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        arena: Any | None,
+    ) -> None:
+        self._exclusive = exclusive
+        self._memory: list[ExternalMemory] = []
+        bound: dict[str, tuple[int, int]] = {}
+        for kind, given, bindings in (("input", inputs, plan.inputs), ("output", outputs, plan.outputs)):
+            known = {binding.name: binding for binding in bindings}
+            for key, owner in given.items():
+                if key not in known:
+                    raise ConfigError(f"no {kind} {key!r}", node=plan.name, hint=f"{kind}s: {', '.join(known)}")
+                memory = self._checked(known[key], owner, writable=kind == "output")
+                bound[key] = (memory.address, memory.nbytes)
+        arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
+        self._refuse_overlaps()
+        replaced = regions.bind(bound, arena_address)
+        self._table = device.make_table([replaced.resolve(step) for step in plan.steps])
+
+        def views(bindings: tuple[Binding, ...]) -> dict[str, Array]:
+            return {
+                b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset)
+                for b in bindings
+                if b.name not in bound
+            }
+
+        self.inputs: Mapping[str, Array] = views(plan.inputs)
+        self.outputs: Mapping[str, Array] = views(plan.outputs)
+
+    def run(self) -> None:
+        """Runs the entry over the bound memory. Raises `AddressChanged` before anything ran, `BoundsError` for indices out of range."""
+        with self._exclusive():
+            for memory in self._memory:
+                memory.check()
+            self._table.run()
+
+    def capture(self) -> None:
+        """Captures the bound steps as a graph: needs a GPU. Raises `NotYetAvailable`."""
+        raise NotYetAvailable("graph capture needs the HIP backend, which this version does not have", hint="use run()")
+
+    def _checked(self, binding: Binding, owner: Any, *, writable: bool) -> ExternalMemory:
+        array = as_array(binding.name, owner)
+        expected = binding.type
+        if array.shape != expected.static_shape:
+            raise ShapeError(
+                f"expected shape {list(expected.static_shape)}, found {list(array.shape)}", node=binding.name
+            )
+        if DType.of(array.dtype) is not expected.dtype:
+            raise DTypeError(f"expected {expected.dtype.value}, found {array.dtype}", node=binding.name)
+        if writable and not array.flags.writeable:
+            raise LayoutError("an output needs writable memory", node=binding.name)
+        memory = ExternalMemory.of(binding.name, owner)
+        self._memory.append(memory)
+        return memory
+
+    def _checked_arena(self, arena: Any | None, needed: int, alignment: int) -> int | None:
+        if arena is None:
+            return None
+        memory = ExternalMemory.of("arena", arena)
+        if memory.nbytes < needed:
+            raise CapacityError(f"the plan needs {needed} bytes, the arena given has {memory.nbytes}", node="arena")
+        if memory.address % alignment:
+            raise LayoutError(f"the arena at {memory.address:#x} is not aligned to {alignment} bytes", node="arena")
+        self._memory.append(memory)
+        return memory.address
+
+    def _refuse_overlaps(self) -> None:
+        ordered = sorted(self._memory, key=lambda memory: memory.address)
+        for before, after in zip(ordered, ordered[1:], strict=False):
+            if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
+                raise LayoutError(
+                    f"{before.name} [{before.address:#x}, {before.address + before.nbytes:#x}) overlaps "
+                    f"{after.name} [{after.address:#x}, {after.address + after.nbytes:#x})",
+                    hint="bind separate buffers",
+                )

@@ -1,0 +1,205 @@
+"""The modes of execution, one runner an entry.
+
+`PlannedRunner` replays the step table over the planned arena; `EagerRunner` runs the same decisions node by node, every result in storage of its own;
+`ReferenceRunner` interprets the graph in numpy. They share one shape: fill `inputs`, `run`, read `outputs`. Eager and planned are bit-equal by contract.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+
+import numpy as np
+
+from ostinato.ir.calls import kernel_operands
+from ostinato.ir.errors import PlanError
+from ostinato.ir.graph import Graph, Role
+from ostinato.ir.interp import Observer, interpret
+from ostinato.ir.ops import OP
+from ostinato.ir.step import WORKSPACE, StepKind
+from ostinato.ir.types import Array
+from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input
+from ostinato.planner.plan import EntryPlan
+from ostinato.runtime.device import Buffer, Device, ResolvedStep
+from ostinato.runtime.program import Program
+from ostinato.runtime.regions import Regions
+from ostinato.runtime.weights import logical_weight
+
+__all__ = ["EagerRunner", "Observer", "PlannedRunner", "ReferenceRunner", "Runner"]
+
+
+class Runner(abc.ABC):
+    """One entry in one mode. `inputs` are writable arrays; `outputs` are valid after `run` until the next one."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
+
+class PlannedRunner(Runner):
+    """The native step table over stable addresses: one native call a step."""
+
+    def __init__(self, plan: EntryPlan, device: Device, regions: Regions) -> None:
+        self.table = device.make_table([regions.resolve(step) for step in plan.steps])
+        self.inputs = {
+            b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in plan.inputs
+        }
+        self.outputs = {
+            b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in plan.outputs
+        }
+
+    def run(self) -> None:
+        self.table.run()
+
+    def interrupt(self) -> None:
+        self.table.interrupt()
+
+
+class EagerRunner(Runner):
+    """Node by node, no arena: each storage is allocated when it is made and freed after its last reader."""
+
+    def __init__(
+        self, name: str, program: Program, device: Device, regions: Regions, observer: Observer | None = None
+    ) -> None:
+        self._graph = program.graphs[name]
+        self._target = program.target
+        self._device = device
+        self._observer = observer
+        self._views = ViewTable(self._graph)
+        self._last_use = _last_uses(self._graph, self._views)
+        self._fixed = _fixed_addresses(self._graph, program, regions)
+        self._input_buffers = {
+            item.value.name: device.allocate(item.value.type.nbytes) for item in self._graph.with_role(Role.INPUT)
+        }
+        self.inputs = {
+            name: buffer.view(self._graph.types[name].dtype.numpy, self._graph.types[name].static_shape)
+            for name, buffer in self._input_buffers.items()
+        }
+        self.outputs = {}
+
+    def run(self) -> None:
+        live: dict[str, Buffer] = {}
+        for index, node in enumerate(self._graph.nodes):
+            opdef = OP[node.op]
+            if opdef.is_view:
+                continue
+            row = self._target.row(node.op, node.impl or "")
+            if row is None:
+                raise PlanError(f"no row {node.op}@{node.impl} on {self._target.name}", node=node.name)
+            site = call_site(self._graph, node, self._views)
+            aliased = {node.results[result].name for result, _ in opdef.must_alias}
+            for value in node.results:
+                if value.name not in aliased:
+                    live[value.name] = self._device.allocate(value.type.nbytes)
+            workspace_bytes = row.workspace(site)
+            workspace = self._device.allocate(workspace_bytes) if workspace_bytes else None
+            operands = tuple(
+                (0, 0)
+                if name is None
+                else (workspace.address, workspace_bytes)
+                if name == WORKSPACE and workspace is not None
+                else self._address(name, live)
+                for name in kernel_operands(node, opdef, row, extent_input(self._graph, node))
+            )
+            step = ResolvedStep(node.name, StepKind.LAUNCH, row.kernel(site), operands, row.params(site))
+            self._device.make_table([step]).run()
+            if workspace is not None:
+                workspace.free()
+            if self._observer is not None:
+                for value in node.results:
+                    if value.name not in aliased:  # an updated cache is state, not a result of its own
+                        self._observer(value.name, self._read(value.name, live))
+            for base in self._last_use.get(index, ()):
+                if base in live:
+                    live.pop(base).free()
+        self.outputs = {name: self._read(name, live).copy() for name in self._graph.outputs}
+        for buffer in live.values():
+            buffer.free()
+
+    def _address(self, name: str, live: Mapping[str, Buffer]) -> tuple[int, int]:
+        view = self._views[name]
+        tensor = self._graph.types[name]
+        if view.base in self._fixed:
+            base = self._fixed[view.base]
+        elif view.base in self._input_buffers:
+            base = self._input_buffers[view.base].address
+        elif view.base in live:
+            base = live[view.base].address
+        else:
+            return (0, 0)
+        return base + tensor.dtype.nbytes(view.offset), tensor.nbytes
+
+    def _read(self, name: str, live: Mapping[str, Buffer]) -> Array:
+        """The values of a name as an array over its bytes, strides applied."""
+        view, tensor = self._views[name], self._graph.types[name]
+        base = self._graph.types[view.base]
+        if view.base in live:
+            flat = live[view.base].view(base.dtype.numpy, (base.elements,))
+        elif view.base in self.inputs:
+            flat = self.inputs[view.base].reshape(-1)
+        else:
+            raise PlanError("an output that is a weight, constant or cache is not read in eager mode", node=name)
+        if view.strides is None:
+            raise PlanError("a packed value is not read in eager mode", node=name)
+        strides = tuple(stride * base.dtype.numpy.itemsize for stride in view.strides)
+        return np.lib.stride_tricks.as_strided(flat[view.offset :], tensor.static_shape, strides, writeable=False)
+
+
+class ReferenceRunner(Runner):
+    """The interpreter: slow, in numpy, the oracle of the others. Keeps logical weights and its own state."""
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        state: dict[str, Array],
+        weights: dict[str, Array],
+        observer: Observer | None = None,
+    ) -> None:
+        self._graph = program.graphs[name]
+        self._observer = observer
+        self._state = state
+        self._weights = weights
+        self._widened: dict[str, Array] = {}
+        for item in self._graph.with_role(Role.STATE):
+            state.setdefault(item.value.name, np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy))
+        for item in self._graph.with_role(Role.WEIGHT):
+            if item.value.name not in weights:
+                weights[item.value.name] = logical_weight(item.value.type.dtype, item.parts, program.source)
+        self.inputs = {
+            item.value.name: np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy)
+            for item in self._graph.with_role(Role.INPUT)
+        }
+        self.outputs = {}
+
+    def run(self) -> None:
+        result = interpret(
+            self._graph, {**self.inputs, **self._weights, **self._state}, observe=self._observer, widened=self._widened
+        )
+        self._state.update(result.state)
+        self.outputs = result.outputs
+
+
+def _fixed_addresses(graph: Graph, program: Program, regions: Regions) -> dict[str, int]:
+    """Addresses of weights, constants and state by value name."""
+    found = {slot.name: regions.shared.weights.address + slot.offset for slot in program.plan.weights}
+    found.update({slot.name: regions.shared.constants.address + slot.range.offset for slot in program.plan.constants})
+    found.update({slot.name: regions.state.address + slot.range.offset for slot in program.plan.state})
+    return {item.value.name: found[item.value.name] for item in graph.inputs if item.role is not Role.INPUT}
+
+
+def _last_uses(graph: Graph, views: Mapping[str, StorageView]) -> dict[int, list[str]]:
+    """Node index -> storages whose last reader that node is; outputs never die."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in (*node.operands, *(value.name for value in node.results)):
+            if name is not None:
+                last[views[name].base] = index
+    kept = {views[name].base for name in graph.outputs}
+    found: dict[int, list[str]] = {}
+    for base, index in last.items():
+        if base not in kept:
+            found.setdefault(index, []).append(base)
+    return found

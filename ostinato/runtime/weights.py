@@ -1,0 +1,104 @@
+"""Loading weights: the manifest's parts go from the mapped checkpoint straight into the weights region.
+
+Packing, row reordering and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the weights never
+exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ostinato.ir.blocks import dequantize
+from ostinato.ir.errors import WeightsError
+from ostinato.ir.types import Array, DType
+from ostinato.ir.weights import WeightPart, WeightSlot
+from ostinato.planner.plan import ProgramPlan
+from ostinato.runtime.device import Device, PackSource, WeightSource
+from ostinato.runtime.regions import SharedRegions
+
+__all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight"]
+
+PACK_CHUNK_BYTES = 16 << 20
+"""Source bytes packed between two releases of mapped pages: bounds how much of the file is resident at once."""
+
+Progress = Callable[[str, int, int], None]
+"""progress(what, bytes done, bytes in all)"""
+
+
+def load_shared(
+    device: Device, plan: ProgramPlan, source: WeightSource, progress: Progress | None = None
+) -> SharedRegions:
+    """Fills the weights and constants regions of a program.
+
+    Raises `WeightsError` when a part does not fit its slot.
+    """
+    weights = device.allocate(plan.regions.get("weights", 0))
+    done, total = 0, sum(slot.type.nbytes for slot in plan.weights)
+    for slot in plan.weights:
+        _check_parts(slot, source)
+        first_row = 0
+        for part in slot.parts:
+            _pack_part(device, slot, weights.address + slot.offset, part, first_row, source)
+            first_row += part.stop - part.start
+        done += slot.type.nbytes
+        if progress is not None:
+            progress("weights", done, total)
+    constants = device.allocate(plan.regions.get("constants", 0))
+    for constant in plan.constants:
+        constants.view(np.uint8, (len(constant.data),), constant.range.offset)[:] = np.frombuffer(
+            constant.data, np.uint8
+        )
+    return SharedRegions(weights, constants)
+
+
+def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source: WeightSource) -> Array:
+    """A weight as the reference interpreter wants it: parts concatenated in logical row order, unpacked.
+
+    Block weights are dequantised to float32, which is what every kernel of theirs computes with; others are converted to the weight's dtype.
+    """
+    pieces = []
+    for part in parts:
+        shape, dtype = source.shape(part.tensor), source.dtype(part.tensor)
+        raw = source.map(part.tensor)
+        if dtype.is_block:
+            values = dequantize(raw.reshape(shape[0], -1), dtype)
+        else:
+            values = raw.view(dtype.numpy).reshape(shape)
+        order = source.row_order(part.tensor)
+        rows = np.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
+        pieces.append(values[rows])
+        source.release(part.tensor)
+    joined = np.concatenate(pieces)
+    return joined if slot_type_dtype.is_block else joined.astype(slot_type_dtype.numpy, copy=False)
+
+
+def _check_parts(slot: WeightSlot, source: WeightSource) -> None:
+    rows = 0
+    for part in slot.parts:
+        shape = source.shape(part.tensor)
+        if not 0 <= part.start <= part.stop <= shape[0] or shape[1:] != slot.type.static_shape[1:]:
+            raise WeightsError(
+                f"rows [{part.start}, {part.stop}) of {list(shape)} do not fit {slot.type}", node=part.tensor
+            )
+        rows += part.stop - part.start
+    if rows != slot.type.static_shape[0]:
+        raise WeightsError(f"its parts have {rows} rows, its type is {slot.type}", node=slot.name)
+
+
+def _pack_part(
+    device: Device, slot: WeightSlot, address: int, part: WeightPart, first_row: int, source: WeightSource
+) -> None:
+    data, dtype, order = source.map(part.tensor), source.dtype(part.tensor), source.row_order(part.tensor)
+    row_bytes = max(1, data.nbytes // max(1, source.shape(part.tensor)[0]))
+    chunk = max(32, PACK_CHUNK_BYTES // row_bytes // 32 * 32)
+    for start in range(part.start, part.stop, chunk):
+        stop = min(start + chunk, part.stop)
+        rows = (
+            np.arange(start, stop, dtype=np.int64)
+            if order is None
+            else np.ascontiguousarray(order[start:stop], dtype=np.int64)
+        )
+        device.pack(slot.type, address, PackSource(data, dtype, rows), first_row + start - part.start)
+        source.release(part.tensor)

@@ -1,0 +1,170 @@
+"""The command line `ostinato`.
+
+Each command reads its options, calls one function of this folder and prints the report it gets: text for people, one JSON object with `--json`. Exit codes:
+0 ok; 1 a mismatch, or a check that failed; 2 usage, which includes input that cannot be used; 3 no such device; 130 interrupted. An error on purpose is
+printed with its code and hint; any other exception is a bug and keeps its traceback.
+
+Commands are a literal table, and only the module of the command that was asked for is loaded: `--help` stays quick, and `doctor` works where the native
+module is missing, which is what it is for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from ostinato.ir.errors import BackendError, DeviceUnavailable, OstinatoError, PlanError, VerificationError
+from ostinato.tools.console import output, print_error
+from ostinato.tools.options import EXIT_FAILED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
+from ostinato.tools.unavailable import UNAVAILABLE, refusal
+
+__all__ = ["COMMANDS", "Command", "exit_code", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its name, the heading it is listed under, the function behind it, and the first line of that function's docstring."""
+
+    name: str
+    panel: str
+    module: str
+    function: str
+    summary: str
+
+    def load(self) -> Callable[..., None]:
+        """The function, its module imported. Raises `BackendError` where the native module is missing."""
+        try:
+            found: Callable[..., None] = getattr(import_module(self.module), self.function)
+        except ImportError as error:
+            if "_native" not in f"{error.name} {error}":
+                raise
+            raise BackendError(
+                f"the native module cannot be loaded: {error}", hint="`ostinato doctor` says what is missing"
+            ) from error
+        return found
+
+
+_RUN, _LOOK = "ostinato.tools.commands_run", "ostinato.tools.commands_look"
+
+COMMANDS = (
+    Command(
+        "run", "Run", _RUN, "run_command", "Complete a prompt, or answer it with --chat; text is printed as it is made."
+    ),
+    Command(
+        "bench",
+        "Run",
+        _RUN,
+        "bench_command",
+        "Time prefill and decode, beside the read bandwidth measured in the same run.",
+    ),
+    Command(
+        "compare",
+        "Check",
+        _RUN,
+        "compare_command",
+        "Run the modes of a model side by side: bit-equal, within contract, or the first node that differs.",
+    ),
+    Command(
+        "doctor",
+        "Check",
+        "ostinato.tools.doctor",
+        "doctor_command",
+        "What was found on this machine, what is missing, and how to mend it.",
+    ),
+    Command(
+        "plan",
+        "Look",
+        _LOOK,
+        "plan_command",
+        "Plan the memory of a model and prove the plan, or solve a placement problem.",
+    ),
+    Command(
+        "compile",
+        "Look",
+        _LOOK,
+        "compile_command",
+        "Compile a model for buckets of B sequences times T tokens, load it, and say what it takes.",
+    ),
+    Command("trace", "Look", _LOOK, "trace_command", "Print the traced graph of a model in the text form."),
+    Command("passes", "Look", _LOOK, "passes_command", "Run the passes on one bucket and say what each did."),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        _build(given)(args=given, prog_name="ostinato")
+    except OstinatoError as error:
+        print_error(error, "--json" in given)
+        raise SystemExit(exit_code(error)) from None
+
+
+def exit_code(error: OstinatoError) -> int:
+    """The exit code that an error on purpose ends the process with."""
+    if isinstance(error, DeviceUnavailable):
+        return EXIT_NO_DEVICE
+    return EXIT_FAILED if isinstance(error, PlanError | VerificationError) else EXIT_USAGE
+
+
+def _build(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the function of the command that `arguments` name; the others are listed only."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Compiles a transformer step once, gives every byte a fixed address, proves the plan and replays it.",
+    )
+    app.callback()(_root)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for command in COMMANDS:
+        if command.name == named:
+            app.command(command.name, rich_help_panel=command.panel)(command.load())
+        else:
+            app.command(command.name, rich_help_panel=command.panel, help=command.summary)(_listed)
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for name, purpose in UNAVAILABLE.items():
+        listed = app.command(
+            name, help=f"Will {purpose}.", rich_help_panel="Not yet available", context_settings=settings
+        )
+        listed(_refusing(name))
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:
+            found = version("ostinato")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        output().print(f"ostinato {found}")
+        raise typer.Exit
+
+
+def _root(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, help="Print the version and exit.", callback=_version),
+    ] = False,
+) -> None:
+    del show_version
+
+
+def _listed() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _refusing(name: str) -> Callable[..., None]:
+    def refuse(as_json: JsonOption = False) -> None:
+        del as_json
+        raise refusal(name)
+
+    return refuse

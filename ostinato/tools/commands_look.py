@@ -1,0 +1,194 @@
+"""The commands that look at a model without running it: `plan`, `compile`, `trace`, `passes`. Options in, one report or text out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostinato.compiler import compile as compile_model
+from ostinato.frontend.model import load
+from ostinato.ir.text import print_graph
+from ostinato.tools.console import emit_json, milliseconds, output, progress
+from ostinato.tools.options import (
+    EXIT_FAILED,
+    ContextOption,
+    DeviceOption,
+    EntryOption,
+    JsonOption,
+    LogitsOption,
+    ModelArgument,
+    ModelOption,
+    ModeOption,
+    PrecisionOption,
+    ShapesOption,
+    ThreadsOption,
+    chosen_model,
+    parse_dims,
+    parse_shapes,
+)
+from ostinato.tools.placement import place_file, show_placement
+from ostinato.tools.programs import LoadProgress, entry_stats, plan_buckets, show_entries, show_regions, trace_model
+from ostinato.tools.schemas import CompileReport, PlanReport
+from ostinato.tools.stages import dump_program, lower_stages, show_passes
+
+__all__ = ["compile_command", "passes_command", "plan_command", "trace_command"]
+
+
+def plan_command(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL|PROBLEM.csv", show_default=False, help="A model, or a placement problem as CSV."),
+    ] = None,
+    model_option: ModelOption = None,
+    shapes: ShapesOption = "B=1,T=1,512",
+    context: ContextOption = None,
+    precision: PrecisionOption = "auto",
+    capacity: Annotated[
+        int | None, typer.Option("--capacity", min=0, show_default=False, help="CSV: fail above this height.")
+    ] = None,
+    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = "best_fit",
+    write_to: Annotated[
+        Path | None, typer.Option("--output", show_default=False, help="CSV: write the problem with the offsets found.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan the memory of a model and prove the plan, or solve a placement problem.
+
+    Example: ostinato plan smollm2 --shapes B=1,T=1,512
+
+    Example: ostinato plan problem.csv --capacity 1048576
+    """
+    name = chosen_model(model, model_option)
+    if name.endswith(".csv"):
+        placed = place_file(Path(name), capacity=capacity, solver=solver, write_to=write_to)
+        emit_json(placed) if as_json else show_placement(placed, output())
+        if placed.status in ("over_capacity", "infeasible"):
+            raise typer.Exit(EXIT_FAILED)
+        return
+    begin = time.perf_counter()
+    with progress(as_json) as steps:
+        steps.begin(f"planning {name}")
+        program = plan_buckets(
+            load(name), parse_shapes(shapes), context=context, logits="last", precision=precision, sampling=True
+        )
+    report = PlanReport(
+        model=name,
+        target=program.target.name,
+        entries=entry_stats(program.plan),
+        regions=dict(program.plan.regions),
+        seconds=time.perf_counter() - begin,
+    )
+    if as_json:
+        emit_json(report)
+        return
+    show_entries(report.entries, output())
+    show_regions(report.regions, output())
+    output().print(f"traced, lowered, planned and proven in {milliseconds(report.seconds)}")
+
+
+def compile_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    shapes: ShapesOption = "B=1,T=128,512",
+    logits: LogitsOption = "last",
+    context: ContextOption = None,
+    device: DeviceOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "auto",
+    threads: ThreadsOption = 0,
+    dump: Annotated[
+        Path | None, typer.Option("--dump", show_default=False, help="Write every stage as text into this folder.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a model for buckets of B sequences times T tokens, load it, and say what it takes.
+
+    Example: ostinato compile smollm2 --shapes B=1,T=128,512 --dump stages
+    """
+    name = chosen_model(model, model_option)
+    buckets = parse_shapes(shapes)
+    begin = time.perf_counter()
+    with progress(as_json) as steps:
+        steps.begin(f"compiling {name}")
+        opened = load(name)
+        executable = compile_model(
+            opened,
+            buckets=buckets,
+            device=device,
+            mode=mode,
+            logits=logits,
+            context=context,
+            precision=precision,
+            threads=threads,
+            progress=LoadProgress(steps, "loading"),
+        )
+    seconds = time.perf_counter() - begin
+    report = CompileReport(
+        model=name,
+        mode=executable.mode,
+        reason=executable.reason,
+        entries=entry_stats(executable.program.plan),
+        regions=dict(executable.program.plan.regions),
+        seconds=seconds,
+        files=() if dump is None else dump_program(executable.program, dump),
+    )
+    if as_json:
+        emit_json(report)
+        return
+    show_entries(report.entries, output())
+    show_regions(report.regions, output())
+    output().print(
+        f"mode {report.mode}"
+        + (f" ({report.reason})" if report.reason else "")
+        + f"; compiled and loaded in {milliseconds(report.seconds)}"
+    )
+    for file in report.files:
+        output().print(f"wrote {file}", markup=False)
+
+
+def trace_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    entry: EntryOption = "step",
+    logits: LogitsOption = "last",
+    context: ContextOption = None,
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Print the traced graph of a model in the text form.
+
+    Example: ostinato trace smollm2 --entry forward
+    """
+    sys.stdout.write(
+        print_graph(trace_model(chosen_model(model, model_option), entry, logits, context, precision).graph)
+    )
+
+
+def passes_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    entry: EntryOption = "step",
+    dims: Annotated[
+        str, typer.Option("--dims", help="Sizes of the graph's dimensions: N=128,R=1 for step, B=1,T=128 for forward.")
+    ] = "N=128,R=1",
+    logits: LogitsOption = "last",
+    context: ContextOption = None,
+    precision: PrecisionOption = "auto",
+    show_graph: Annotated[bool, typer.Option("--graph", help="Print the graph after the passes.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the passes on one bucket and say what each did.
+
+    Example: ostinato passes smollm2 --dims N=128,R=1 --graph
+    """
+    name = chosen_model(model, model_option)
+    report, text = lower_stages(trace_model(name, entry, logits, context, precision), name, parse_dims(dims))
+    if as_json:
+        emit_json(report)
+        return
+    if show_graph:
+        sys.stdout.write(text)
+    show_passes(report, output())

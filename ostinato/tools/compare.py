@@ -1,0 +1,249 @@
+"""`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
+
+Eager and planned run the same decisions and must be bit-equal. The reference is the oracle in numpy, whose sums run in another order: every pair with
+it must agree within a tolerance that scales with the spread of the logits. Every mode must repeat itself exactly. With `poison` all memory that a run
+may not depend on (arena, outputs, unused cache) is filled with NaN before each replay. Where a pair fails, the program is run again with every node
+observed, and the first node that differs is named.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+
+from ostinato.compiler import compile as compile_model
+from ostinato.frontend.model import Model
+from ostinato.ir.errors import ConfigError
+from ostinato.ir.types import Array
+from ostinato.runtime.executable import MODES, Executable
+from ostinato.runtime.forward import TextExecutable
+from ostinato.tools.console import milliseconds, table
+from ostinato.tools.observe import Probe, bits_equal, first_difference
+from ostinato.tools.programs import precision_of
+from ostinato.tools.schemas import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
+from ostinato.tools.workload import WorkStep, make_workload
+
+__all__ = ["TOLERANCE", "compare", "show_comparison"]
+
+TOLERANCE = {"f32": 1e-3, "bf16": 1e-1}
+"""Largest difference from the reference, in standard deviations of the reference's logits.
+
+f32 sums of up to a few thousand terms in two orders, over tens of layers, stay one to two orders of magnitude below; a wrong mask, position or weight
+row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
+"""
+DEFAULT_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _ModeRun:
+    """What a mode gave: logits by step (valid rows only), whether each replay repeated them, and the time of each replay."""
+
+    logits: tuple[Array, ...]
+    repeats: bool
+    seconds: tuple[float, ...]
+
+
+def compare(
+    target: Model | str | TextExecutable,
+    modes: Sequence[str] = ("reference", "eager", "planned"),
+    *,
+    replays: int = 3,
+    poison: bool = True,
+    seed: int = 0,
+    tokens: int | None = None,
+    precision: str = "auto",
+    threads: int = 0,
+    isa: str = "auto",
+    report_progress: Callable[[str], None] | None = None,
+) -> CompareReport:
+    """Runs `modes` of a model, or of an executable made by `compile`, on the same random token ids and says how they agree.
+
+    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `precision`, `threads` and `isa` are for a model; an
+    executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays` times. Raises
+    `ConfigError` for unknown modes or sizes.
+    """
+    _check(modes, replays)
+    if isinstance(target, TextExecutable):
+        executable, name = target, "executable"
+    else:
+        length = DEFAULT_TOKENS if tokens is None else tokens
+        executable = compile_model(
+            target,
+            buckets={"B": [1], "T": [length]},
+            context=length,
+            mode="planned",
+            precision=precision,
+            threads=threads,
+            isa=isa,
+        )
+        name = target if isinstance(target, str) else str(target.checkpoint.path)
+    longest = min(DEFAULT_TOKENS, executable.context) if tokens is None else tokens
+    work = make_workload(executable, tokens=longest, seed=seed)
+    runs: dict[str, _ModeRun] = {}
+    for mode in modes:
+        if report_progress is not None:
+            report_progress(mode)
+        runs[mode] = _run_mode(executable, mode, work, replays, poison)
+    pairs = [
+        _judge(executable, work, left, right, runs) for index, left in enumerate(modes) for right in modes[index + 1 :]
+    ]
+    timings = tuple(
+        ModeTiming(mode=mode, seconds=statistics.median(run.seconds), runs=len(run.seconds), repeats=run.repeats)
+        for mode, run in runs.items()
+    )
+    return CompareReport(
+        ok=all(pair.ok for pair in pairs) and all(timing.repeats for timing in timings),
+        model=name,
+        modes=tuple(modes),
+        steps=len(work),
+        replays=replays,
+        poison=poison,
+        seed=seed,
+        pairs=tuple(pairs),
+        timings=timings,
+    )
+
+
+def show_comparison(report: CompareReport, console: Console) -> None:
+    """The report for people."""
+    rows = []
+    for pair in report.pairs:
+        worst = pair.worst
+        shown = (
+            ""
+            if worst is None
+            else f"{worst.difference:.3g} at step {worst.step} {worst.output}{list(worst.index)}: {worst.left:.6g} / {worst.right:.6g}"
+        )
+        limit = "0" if pair.tolerance == 0 else f"{pair.tolerance:.3g}"
+        rows.append(
+            (
+                f"{pair.left} / {pair.right}",
+                pair.verdict if pair.ok else f"{pair.verdict}!",
+                limit,
+                shown,
+                pair.first_divergent_node or "",
+            )
+        )
+    console.print(
+        table(
+            f"{report.model}: {report.steps} steps",
+            ("modes", "verdict", "limit", "worst difference", "first node that differs"),
+            rows,
+            numbers=False,
+        )
+    )
+    times = ((t.mode, milliseconds(t.seconds), str(t.runs), "yes" if t.repeats else "NO") for t in report.timings)
+    console.print(table("time of all steps", ("mode", "median", "replays", "repeats bit for bit"), times))
+    console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
+
+
+def _check(modes: Sequence[str], replays: int) -> None:
+    available = [mode for mode in MODES if mode != "captured"]
+    if unknown := [mode for mode in modes if mode not in available]:
+        raise ConfigError(f"modes {unknown} cannot be compared here", hint=f"use some of {', '.join(available)}")
+    if len(set(modes)) != len(modes) or not modes:
+        raise ConfigError(f"modes {list(modes)} are not different modes", hint="name each mode once")
+    if replays < 1:
+        raise ConfigError(f"replays is {replays}, expected 1 or more")
+
+
+def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
+    clone = executable.clone(mode)
+    first: tuple[Array, ...] = ()
+    repeats, seconds = True, []
+    for replay in range(replays):
+        clone.reset_state()
+        if poison:
+            _poison(clone)
+        begin = time.perf_counter()
+        logits = tuple(clone.run(step.entry, step.inputs, ("logits",))["logits"][: step.valid_rows] for step in work)
+        seconds.append(time.perf_counter() - begin)
+        if replay == 0:
+            first = logits
+        repeats = repeats and all(bits_equal(a, b) for a, b in zip(first, logits, strict=True))
+    return _ModeRun(first, repeats, tuple(seconds))
+
+
+def _poison(executable: Executable) -> None:
+    """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself."""
+    sizes = executable.program.plan.regions
+    regions = executable.regions
+    for name, buffer in (("arena", regions.arena), ("io", regions.io), ("state", regions.state)):
+        buffer.view(np.uint8, (sizes.get(name, 0),))[:] = 0xFF
+
+
+def _judge(
+    executable: TextExecutable, work: Sequence[WorkStep], left: str, right: str, runs: dict[str, _ModeRun]
+) -> PairVerdict:
+    a, b = runs[left].logits, runs[right].logits
+    exact = "reference" not in (left, right)
+    oracle = a if left == "reference" else b
+    tolerance = (
+        0.0
+        if exact
+        else TOLERANCE[precision_of(executable.program)]
+        * float(np.std(np.concatenate([values.ravel() for values in oracle])))
+    )
+    worst = _worst(a, b)
+    verdict: Verdict
+    if all(bits_equal(x, y) for x, y in zip(a, b, strict=True)):
+        verdict, worst = "bit-equal", None
+    elif worst is not None and worst.difference <= tolerance:
+        verdict = "within contract"
+    else:
+        verdict = "mismatch"
+    pair = PairVerdict(
+        left=left,
+        right=right,
+        required="bit-equal" if exact else "within contract",
+        verdict=verdict,
+        tolerance=tolerance,
+        worst=worst,
+        first_divergent_node=None,
+    )
+    if pair.ok:
+        return pair
+    relative = 0.0 if exact else TOLERANCE[precision_of(executable.program)]
+    return pair.model_copy(update={"first_divergent_node": _first_divergent(executable, work, left, right, relative)})
+
+
+def _worst(left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
+    """The largest difference over all steps; a NaN on one side counts as infinite."""
+    found: Mismatch | None = None
+    for step, (a, b) in enumerate(zip(left, right, strict=True)):
+        if not a.size:
+            continue
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        difference = np.where(np.isnan(difference), np.where(np.isnan(a) & np.isnan(b), 0.0, np.inf), difference)
+        place = np.unravel_index(int(np.argmax(difference)), difference.shape)
+        if found is None or difference[place] > found.difference:
+            index = tuple(int(i) for i in place)
+            found = Mismatch(
+                output="logits",
+                step=step,
+                index=index,
+                left=float(a[place]),
+                right=float(b[place]),
+                difference=float(difference[place]),
+            )
+    return found
+
+
+def _first_divergent(
+    executable: TextExecutable, work: Sequence[WorkStep], left: str, right: str, tolerance: float
+) -> str | None:
+    """Runs both modes again with every node observed; None when the difference does not show in a node's result."""
+    probes = Probe(executable, left), Probe(executable, right)
+    for number, step in enumerate(work):
+        seen = [probe.run(step.entry, step.inputs) for probe in probes]
+        graph = executable.program.graphs[step.entry]
+        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
+        found = first_difference(graph, seen[0], seen[1], counts, tolerance)
+        if found is not None:
+            return f"{found} (step {number}, {step.entry})"
+    return None

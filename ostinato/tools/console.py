@@ -1,0 +1,138 @@
+"""How commands talk: tables and text on standard output, progress and errors on standard error, one JSON object instead where `--json` asks for it.
+
+Nothing here decides an exit code. With `--json` standard output holds that one object and nothing else, so that it can be piped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ostinato.ir.errors import OstinatoError
+from ostinato.tools.schemas import ErrorReport, Report
+
+__all__ = [
+    "Steps",
+    "count",
+    "emit_json",
+    "facts",
+    "milliseconds",
+    "notice",
+    "output",
+    "print_error",
+    "progress",
+    "size",
+    "table",
+    "write_piece",
+]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def output() -> Console:
+    """The console of standard output, made anew so that a redirected `sys.stdout` is honoured."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people: `1.5 MiB`."""
+    value = float(nbytes)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def count(number: int) -> str:
+    """A number with thin groups: `1 048 576`."""
+    return f"{number:,}".replace(",", " ")
+
+
+def milliseconds(seconds: float) -> str:
+    """A time for people, three digits: `12.3 ms`."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: bool = True) -> Table:
+    """A table whose first column is text and whose others are right-aligned numbers (`numbers=False`: all text). Cells are plain text, not markup."""
+    made = Table(title=escape(title), title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if numbers and index else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Two columns without a frame: name and value."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold")
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(escape(name), escape(value))
+    return made
+
+
+def emit_json(report: Report) -> None:
+    """Writes a report as one indented JSON object."""
+    sys.stdout.write(report.model_dump_json(indent=2) + "\n")
+
+
+def notice(text: str) -> None:
+    """A line beside the output proper, on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(text)}[/]")
+
+
+def write_piece(text: str) -> None:
+    """Writes a piece of generated text as it is and at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def print_error(error: OstinatoError, as_json: bool) -> None:
+    """An error in the form the command was asked to speak: JSON on standard output, or two lines on standard error."""
+    if as_json:
+        emit_json(ErrorReport(code=error.code, message=error.message, node=error.node, hint=error.hint))
+        return
+    where = f"{error.node}: " if error.node else ""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error[/] \\[{escape(error.code)}] {escape(where + error.message)}")
+    if error.hint:
+        console.print(f"[bold]hint[/] {escape(error.hint)}")
+
+
+class Steps:
+    """Progress of long work as named steps; `advance` moves the bar of the current step."""
+
+    def __init__(self, shown: Progress | None) -> None:
+        self._shown = shown
+        self._task = None if shown is None else shown.add_task("", total=None)
+
+    def begin(self, text: str, total: float | None = None) -> None:
+        """Starts a step of `total` units (None: unknown)."""
+        if self._shown is not None and self._task is not None:
+            self._shown.reset(self._task, total=total, description=text)
+
+    def advance(self, done: float, total: float | None = None) -> None:
+        """Says that `done` units of the current step are done in all."""
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Steps]:
+    """A bar on standard error that vanishes when the work is done; none when `quiet` or when standard error is not a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield Steps(None)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield Steps(shown)

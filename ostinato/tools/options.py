@@ -1,0 +1,114 @@
+"""Options that several commands share, declared once, and the small grammars behind them.
+
+Nothing is guessed: a model given twice, a shape without a name or a number that is none is a usage error (exit code 2) that shows what was expected.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ostinato.ir.errors import ConfigError
+
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_NO_DEVICE",
+    "EXIT_USAGE",
+    "ContextOption",
+    "DeviceOption",
+    "EntryOption",
+    "JsonOption",
+    "LogitsOption",
+    "ModeOption",
+    "ModelArgument",
+    "ModelOption",
+    "PrecisionOption",
+    "SeedOption",
+    "ShapesOption",
+    "ThreadsOption",
+    "chosen_model",
+    "parse_dims",
+    "parse_shapes",
+]
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_DEVICE = 3
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A Hugging Face directory, a .gguf file, or the name of an installed model package (smollm2).",
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", show_default=False, help="The same as the argument MODEL.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, or hip[:N] (not yet available).")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", help="auto, reference, eager, planned, or captured (GPUs; not yet available).")
+]
+PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32 or bf16.")]
+ThreadsOption = Annotated[
+    int, typer.Option("--threads", min=0, help="Threads of the native device; 0: one for each physical core.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        show_default=False,
+        help="Positions of the cache for each sequence; default: chosen from the model.",
+    ),
+]
+LogitsOption = Annotated[str, typer.Option("--logits", help="last (one row a sequence) or all (one a token).")]
+EntryOption = Annotated[
+    str,
+    typer.Option("--entry", help="step (token-packed over a cache: what runs) or forward (dense, whole sequences)."),
+]
+ShapesOption = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=128,512.")]
+
+
+def chosen_model(argument: str | None, option: str | None) -> str:
+    """The one model named by the argument or by `--model`; raises `typer.BadParameter` for none or for two."""
+    if argument is not None and option is not None and argument != option:
+        raise typer.BadParameter(f"two models were given: {argument} and --model {option}")
+    found = argument if argument is not None else option
+    if not found:
+        raise typer.BadParameter("a model is needed: a directory, a .gguf file or a name such as smollm2")
+    return found
+
+
+def parse_shapes(text: str) -> dict[str, list[int]]:
+    """`B=1,T=128,512` as {"B": [1], "T": [128, 512]}; raises `ConfigError` saying what was found."""
+    hint = "write name=size[,size...][,name=...], for example B=1,T=128,512"
+    found: dict[str, list[int]] = {}
+    current: list[int] | None = None
+    for part in text.split(","):
+        name, equals, number = part.rpartition("=")
+        if equals:
+            if not name.strip().isidentifier():
+                raise ConfigError(f"{name.strip()!r} is not the name of a dimension", node=text, hint=hint)
+            if name.strip() in found:
+                raise ConfigError(f"dimension {name.strip()} is given twice", node=text, hint=hint)
+            current = found.setdefault(name.strip(), [])
+        if current is None:
+            raise ConfigError(f"{part!r} has no dimension", node=text, hint=hint)
+        digits = number.strip()
+        if not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
+            raise ConfigError(f"expected a positive number, found {digits!r}", node=text, hint=hint)
+        current.append(int(digits))
+    return found
+
+
+def parse_dims(text: str) -> dict[str, int]:
+    """`N=128,R=1` as {"N": 128, "R": 1}; raises `ConfigError` for anything else."""
+    sizes = parse_shapes(text)
+    if several := [name for name, values in sizes.items() if len(values) > 1]:
+        raise ConfigError(f"dimensions {several} have several sizes", node=text, hint="give one size each: N=128,R=1")
+    return {name: values[0] for name, values in sizes.items()}

@@ -1,0 +1,322 @@
+"""What `--json` prints: one pydantic model a command, so that the schema is code and can be tested.
+
+All sizes are bytes, all times seconds unless the name says otherwise; `kind` tells the reports apart. Fields are only ever added within a major
+version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = [
+    "REPORTS",
+    "BenchReport",
+    "CompareReport",
+    "CompileReport",
+    "DeviceInfo",
+    "DoctorReport",
+    "EntryStats",
+    "ErrorReport",
+    "Mismatch",
+    "ModeTiming",
+    "ModelPackage",
+    "NativeInfo",
+    "PackageInfo",
+    "PairVerdict",
+    "PassesReport",
+    "PlacementReport",
+    "PlanReport",
+    "Problem",
+    "RunReport",
+    "Verdict",
+]
+
+
+class Report(BaseModel):
+    """Base of everything printed: immutable, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Problem(Report):
+    """Something `doctor` found missing or wrong, and the command or change that mends it."""
+
+    text: str
+    hint: str
+
+
+class NativeInfo(Report):
+    """The native module: where it lies, the units this processor can run, and what it would use now."""
+
+    path: str
+    abi_version: int
+    isa: str
+    available: tuple[str, ...]
+    threads: int
+    kernels: int
+
+
+class PackageInfo(Report):
+    """An optional package; `version` is null where it is not installed."""
+
+    name: str
+    version: str | None
+    used_for: str
+
+
+class ModelPackage(Report):
+    """A package that carries a model; `path` is null where it is not installed."""
+
+    name: str
+    package: str
+    path: str | None
+    install: str
+
+
+class DeviceInfo(Report):
+    """A kind of device and whether this version can use one here."""
+
+    name: str
+    available: bool
+    detail: str
+
+
+class DoctorReport(Report):
+    """`ostinato doctor`."""
+
+    kind: Literal["doctor"] = "doctor"
+    ok: bool
+    version: str
+    package_path: str
+    python: str
+    executable: str
+    platform: str
+    native: NativeInfo | None
+    cpu: str
+    cpu_flags: tuple[str, ...]
+    processors: int
+    memory_bytes: int | None
+    memory_available_bytes: int | None
+    cache_path: str
+    packages: tuple[PackageInfo, ...]
+    models: tuple[ModelPackage, ...]
+    devices: tuple[DeviceInfo, ...]
+    problems: tuple[Problem, ...]
+
+
+class RunReport(Report):
+    """`ostinato run`: `first_token_seconds` counts from the prompt, `decode_tokens_per_second` from the first token to the last (null below two
+    tokens)."""
+
+    kind: Literal["run"] = "run"
+    model: str
+    mode: str
+    reason: str
+    device: str
+    precision: str
+    threads: int
+    prompt: str
+    prompt_tokens: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    load_seconds: float
+    first_token_seconds: float
+    seconds: float
+    decode_tokens_per_second: float | None
+
+
+class EntryStats(Report):
+    """One planned entry. `gap` is arena_bytes / lower_bound - 1; `checked` says that the independent checker proved the plan."""
+
+    name: str
+    dims: Mapping[str, int]
+    steps: int
+    launches: int
+    copies: int
+    strided_copies: int
+    in_place: int
+    arena_bytes: int
+    lower_bound: int
+    gap: float
+    sum_bytes: int
+    solver: str
+    peak_step: int
+    peak_values: tuple[str, ...]
+    checked: bool
+
+
+class PlanReport(Report):
+    """`ostinato plan MODEL`: the entries of the program and its regions."""
+
+    kind: Literal["plan"] = "plan"
+    model: str
+    target: str
+    entries: tuple[EntryStats, ...]
+    regions: Mapping[str, int]
+    seconds: float
+
+
+class PlacementReport(Report):
+    """`ostinato plan problem.csv`. `status` is optimal (height = lower_bound), feasible, over_capacity (none low enough found) or infeasible (none
+    exists)."""
+
+    kind: Literal["placement"] = "placement"
+    problem: str
+    buffers: int
+    height: int
+    lower_bound: int
+    gap: float
+    status: Literal["optimal", "feasible", "over_capacity", "infeasible"]
+    seconds: float
+    peak: int
+    peak_buffers: tuple[str, ...]
+    solver: str
+    capacity: int | None
+
+
+class CompileReport(Report):
+    """`ostinato compile`: what the compiled program is and which files `--dump` wrote."""
+
+    kind: Literal["compile"] = "compile"
+    model: str
+    mode: str
+    reason: str
+    entries: tuple[EntryStats, ...]
+    regions: Mapping[str, int]
+    seconds: float
+    files: tuple[str, ...]
+
+
+class PassesReport(Report):
+    """`ostinato passes`: nodes after each pass, in pipeline order."""
+
+    class Row(Report):
+        """One pass: nodes before and after it, and its time."""
+
+        name: str
+        nodes_before: int
+        nodes_after: int
+        seconds: float
+
+    kind: Literal["passes"] = "passes"
+    model: str
+    entry: str
+    rows: tuple[Row, ...]
+
+
+class BenchReport(Report):
+    """`ostinato bench`: medians over `runs`. `bandwidth_fraction` is weight bytes a decode step / (time x read bandwidth measured in this run)."""
+
+    kind: Literal["bench"] = "bench"
+    model: str
+    precision: str
+    isa: str
+    threads: int
+    runs: int
+    prompt_tokens: int
+    prefill_ms: float
+    prefill_tokens_per_second: float
+    decode_ms: float
+    decode_tokens_per_second: float
+    weight_bytes: int
+    read_bandwidth_bytes_per_second: float
+    bandwidth_fraction: float
+
+
+Verdict = Literal["bit-equal", "within contract", "mismatch"]
+
+
+class Mismatch(Report):
+    """The worst disagreement of a pair: which output of which step, at which index, the two values, and their distance."""
+
+    output: str
+    step: int
+    index: tuple[int, ...]
+    left: float
+    right: float
+    difference: float
+
+
+class PairVerdict(Report):
+    """Two modes side by side. `required` is the contract that holds for the pair."""
+
+    left: str
+    right: str
+    required: Literal["bit-equal", "within contract"]
+    verdict: Verdict
+    tolerance: float
+    worst: Mismatch | None
+    first_divergent_node: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the contract of this pair holds."""
+        return self.verdict == "bit-equal" or (self.verdict == "within contract" and self.required == "within contract")
+
+
+class ModeTiming(Report):
+    """Median time of all steps in one mode over `runs` replays; `repeats` says that each gave the bits of the first."""
+
+    mode: str
+    seconds: float
+    runs: int
+    repeats: bool
+
+
+class CompareReport(Report):
+    """`ostinato compare` and `ostinato.compare`: verdicts by pair, times by mode. `ok` is true when every contract holds."""
+
+    kind: Literal["compare"] = "compare"
+    ok: bool
+    model: str
+    modes: tuple[str, ...]
+    steps: int
+    replays: int
+    poison: bool
+    seed: int
+    pairs: tuple[PairVerdict, ...]
+    timings: tuple[ModeTiming, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for pair in self.pairs:
+            line = f"{pair.left} / {pair.right}: {pair.verdict}" + (
+                "" if pair.ok else f" ({pair.required} is required)"
+            )
+            if pair.worst is not None:
+                worst = pair.worst
+                line += f", worst {worst.difference:.3g} at step {worst.step} {worst.output}{list(worst.index)}: {worst.left:.9g} / {worst.right:.9g}"
+            if pair.first_divergent_node is not None:
+                line += f", first node that differs: {pair.first_divergent_node}"
+            lines.append(line)
+        for timing in self.timings:
+            repeats = "" if timing.repeats else ", does not repeat itself"
+            lines.append(f"{timing.mode}: {timing.seconds * 1e3:.3g} ms, median of {timing.runs}{repeats}")
+        return "\n".join(lines)
+
+
+class ErrorReport(Report):
+    """What `--json` prints instead when a command fails."""
+
+    kind: Literal["error"] = "error"
+    code: str
+    message: str
+    node: str | None
+    hint: str | None
+
+
+REPORTS: Mapping[str, type[Report]] = {
+    "bench": BenchReport,
+    "compare": CompareReport,
+    "compile": CompileReport,
+    "doctor": DoctorReport,
+    "error": ErrorReport,
+    "passes": PassesReport,
+    "placement": PlacementReport,
+    "plan": PlanReport,
+    "run": RunReport,
+}

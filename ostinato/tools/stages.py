@@ -1,0 +1,65 @@
+"""`ostinato trace`, `passes` and `compile --dump`: every stage as text, since every stage is a value that prints.
+
+A dump holds the plan, as text and as JSON, and each entry's graph after the passes: what a bug report needs, and nothing of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from ostinato.compiler import Traced
+from ostinato.ir.errors import OstinatoError
+from ostinato.ir.text import print_graph
+from ostinato.planner.plan import print_program, program_to_json
+from ostinato.runtime.program import Program
+from ostinato.tools.console import count, milliseconds, table
+from ostinato.tools.schemas import PassesReport
+
+__all__ = ["dump_program", "lower_stages", "show_passes", "write_text"]
+
+
+def lower_stages(traced: Traced, model: str, dims: Mapping[str, int]) -> tuple[PassesReport, str]:
+    """Lowers a traced graph for one bucket: what each pass did, and the resulting text."""
+    lowered = traced.lower(dims=dims)
+    rows = tuple(
+        PassesReport.Row(
+            name=item.name, nodes_before=item.nodes_before, nodes_after=item.nodes_after, seconds=item.seconds
+        )
+        for item in lowered.report.stages
+    )
+    return PassesReport(model=model, entry=lowered.name, rows=rows), print_graph(lowered.graph)
+
+
+def show_passes(report: PassesReport, console: Console) -> None:
+    """The report for people."""
+    rows = (
+        (row.name, count(row.nodes_before), count(row.nodes_after), milliseconds(row.seconds)) for row in report.rows
+    )
+    console.print(table(f"passes of {report.entry}", ("pass", "nodes before", "after", "time"), rows))
+
+
+def dump_program(program: Program, directory: Path) -> tuple[str, ...]:
+    """Writes the stages into `directory` (made if need be) and returns the paths. Raises `OstinatoError` for a place that cannot be written."""
+    files = [
+        write_text(directory / "plan.txt", print_program(program.plan)),
+        write_text(directory / "plan.json", program_to_json(program.plan)),
+    ]
+    for name, graph in program.graphs.items():
+        stem = "".join(character if character.isalnum() else "_" for character in name).strip("_")
+        files.append(write_text(directory / f"{stem}.graph", print_graph(graph)))
+    return tuple(files)
+
+
+def write_text(path: Path, text: str) -> str:
+    """Writes a file and returns its path as text."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OstinatoError(
+            f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
+        ) from None
+    return str(path)

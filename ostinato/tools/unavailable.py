@@ -1,0 +1,30 @@
+"""Commands of the design that this version does not have, as one table: they exist, say so, and end with the exit code of a usage error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ostinato.ir.errors import NotYetAvailable
+
+__all__ = ["UNAVAILABLE", "refusal"]
+
+UNAVAILABLE: Mapping[str, str] = {
+    "bisect": "find the first node, pass or address at which two runs part",
+    "breakeven": "measure from how many replays on a captured graph pays",
+    "diff": "compare two plans, graphs or artifacts",
+    "evidence": "list, show, validate, tune, prune and export the evidence ledger",
+    "explain": "say why a node has the implementation, layout and address it has",
+    "repro": "reduce a failing case to a file that reproduces it",
+    "serve": "serve a model over HTTP",
+    "train": "train from a configuration file",
+    "view": "write a picture of a plan as one HTML file",
+}
+"""Command name -> what it will do."""
+
+
+def refusal(command: str) -> NotYetAvailable:
+    """The error that a command of the table ends with."""
+    return NotYetAvailable(
+        f"`ostinato {command}` (will {UNAVAILABLE[command]}) is not yet available in this version",
+        hint="see CHANGELOG.md for what is",
+    )

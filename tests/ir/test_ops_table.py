@@ -1,0 +1,54 @@
+"""The two halves of the operator table fit together, and the generated page is current."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ostinato.backend_hip.impls import ROWS
+from ostinato.ir.opdef import OpDef
+from ostinato.ir.ops import OP, OPS
+from ostinato.ir.target import Impl
+from ostinato.tools.optable import PAGE, render
+
+by_row = pytest.mark.parametrize("row", ROWS, ids=[row.identity for row in ROWS])
+
+
+def test_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run: python -m ostinato.tools.optable"
+
+
+def test_page_names_everything() -> None:
+    page = render()
+    assert all(f"## {op.name}\n" in page for op in OPS)
+    assert all(f"`{row.name}`" in page for row in ROWS)
+    with pytest.raises(KeyError):
+        render(OPS, [replace(ROWS[0], op="unknown")])
+
+
+@by_row
+def test_rows_fit_their_operator(row: Impl) -> None:
+    op = OP[row.op]
+    operands = [spec.name for spec in op.operands]
+    results = list(op.results)
+    if results[-1].endswith("*"):
+        results = [f"{results[-1][:-1]}{i}" for i in range(len(row.operands))]
+    for name in row.operands:
+        assert name in {*operands, *results, "count", "workspace", "-"}, f"{row.identity} names operand {name}"
+    assert all(name in operands for name, _ in row.weight_layouts)
+    assert all(name in operands for name in row.strided)
+    assert all(name in {*operands, *results} for name, _ in row.layouts)
+    assert all(result in results and operand in operands for result, operand in row.in_place)
+    assert not op.is_view
+
+
+def test_row_names_are_unique() -> None:
+    identities = [row.identity for row in ROWS]
+    assert len(set(identities)) == len(identities)
+
+
+@pytest.mark.parametrize("op", OPS, ids=[op.name for op in OPS])
+def test_every_operator_runs_on_the_host(op: OpDef) -> None:
+    rows = [row for row in ROWS if row.op == op.name and "host" in row.architectures]
+    assert bool(rows) != op.is_view, "an operator has a row, a view needs none"

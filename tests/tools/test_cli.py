@@ -1,0 +1,251 @@
+"""The command line end to end in one process: output, JSON against its schema, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ostinato.tools import cli
+from ostinato.tools.schemas import (
+    REPORTS,
+    BenchReport,
+    CompareReport,
+    CompileReport,
+    DoctorReport,
+    ErrorReport,
+    PassesReport,
+    PlacementReport,
+    PlanReport,
+    Report,
+    RunReport,
+)
+from ostinato.tools.unavailable import UNAVAILABLE
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    def report(self) -> Report:
+        """Standard output as the one JSON object that it must be, checked against the schema of its kind."""
+        return REPORTS[json.loads(self.out)["kind"]].model_validate_json(self.out, strict=True)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def ostinato(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        code = caught.value.code
+        return Result(code if isinstance(code, int) else 0, out, err)
+
+    return run
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_the_listing_says_what_the_command_says(ostinato: Run, command: cli.Command) -> None:
+    assert (command.load().__doc__ or "").splitlines()[0] == command.summary
+    assert f"ostinato {command.name}" in " ".join(ostinato(command.name, "--help").out.split()), "help shows an example"
+
+
+def test_help_and_version(ostinato: Run) -> None:
+    assert ostinato("--version").out.startswith("ostinato ")
+    text = ostinato("--help").out
+    for command in (*(command.name for command in cli.COMMANDS), *UNAVAILABLE):
+        assert command in text
+        assert ostinato(command, "--help").code == 0
+
+
+def test_doctor(ostinato: Run) -> None:
+    result = ostinato("doctor", "--json")
+    report = result.report()
+    assert isinstance(report, DoctorReport)
+    assert result.code == 0, report.problems
+    assert report.native is not None
+    assert report.native.isa in report.native.available
+    assert Path(report.package_path) == Path(cli.__file__).resolve().parents[1]
+    text = ostinato("doctor").out
+    assert report.package_path in text.replace("\n", "")
+    assert "not yet available" in text
+
+
+@pytest.mark.parametrize("command", sorted(UNAVAILABLE))
+def test_commands_of_later_versions_say_so(ostinato: Run, command: str) -> None:
+    result = ostinato(command, "model", "--flag", "3")
+    assert result.code == 2
+    assert "not yet available" in result.err
+    assert result.out == ""
+    report = ostinato(command, "--json").report()
+    assert isinstance(report, ErrorReport)
+    assert report.code == "not_yet_available"
+
+
+def test_usage_errors_end_with_2(ostinato: Run, tmp_path: Path) -> None:
+    for arguments in (
+        ("no-such-command",),
+        ("run",),
+        ("run", "a", "--model", "b", "--prompt", "x"),
+        ("run", "a", "--max-tokens", "many", "--prompt", "x"),
+        ("plan", "a", "--shapes", "nonsense"),
+        ("run", str(tmp_path), "--prompt", "x"),
+        ("run", "no-such-model", "--prompt", "x"),
+        ("run", "no-such-model"),
+        ("compare", "no-such-model", "--modes", "captured"),
+    ):
+        result = ostinato(*arguments)
+        assert result.code == 2, arguments
+        assert result.err, arguments
+        assert "Traceback" not in result.err
+
+
+def test_errors_are_json_too(ostinato: Run) -> None:
+    result = ostinato("plan", "no-such-model", "--json")
+    report = result.report()
+    assert result.code == 2
+    assert isinstance(report, ErrorReport)
+    assert report.code == "weights"
+    assert "no-such-model" in report.message
+    assert report.hint
+
+
+def test_run(ostinato: Run, tiny: Path) -> None:
+    arguments = ("run", str(tiny), "--prompt", "hello", "--max-tokens", "5", "--ignore-eos", "--threads", "1")
+    result = ostinato(*arguments, "--json")
+    report = result.report()
+    assert isinstance(report, RunReport)
+    assert (result.code, result.err) == (0, "")
+    assert len(report.token_ids) == 5
+    assert (report.finish_reason, report.mode, report.threads, report.precision) == ("length", "planned", 1, "f32")
+    streamed = ostinato(*arguments)
+    assert streamed.out.rstrip("\n") == report.text.rstrip("\n")
+    assert "tokens/s" in streamed.err
+    assert "planned" in streamed.err
+
+
+def test_run_takes_a_prompt_file_and_a_chat_template(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("hello", encoding="utf-8")
+    plain = ostinato("run", str(tiny), "--prompt-file", str(file), "--max-tokens", "1", "--json").report()
+    chat = ostinato("run", str(tiny), "--prompt", "hello", "--chat", "--max-tokens", "1", "--json").report()
+    assert isinstance(plain, RunReport)
+    assert isinstance(chat, RunReport)
+    assert chat.prompt_tokens > plain.prompt_tokens
+    for arguments in (("--prompt-file", str(file), "--prompt", "x"), ("--prompt-file", str(tmp_path / "none"))):
+        assert ostinato("run", str(tiny), *arguments).code == 2
+
+
+def test_sampling_repeats_with_its_seed(ostinato: Run, tiny: Path) -> None:
+    def tokens(seed: int) -> tuple[int, ...]:
+        arguments = (
+            "--prompt",
+            "hello",
+            "--max-tokens",
+            "12",
+            "--temperature",
+            "1",
+            "--ignore-eos",
+            "--seed",
+            str(seed),
+            "--json",
+        )
+        report = ostinato("run", str(tiny), *arguments).report()
+        assert isinstance(report, RunReport)
+        return report.token_ids
+
+    assert tokens(1) == tokens(1)
+    assert tokens(1) != tokens(2)
+
+
+def test_bad_requests_are_typed_errors(ostinato: Run, tiny: Path) -> None:
+    for arguments, code in (
+        (("--prompt", ""), 2),
+        (("--prompt", "x", "--context", "100000"), 2),
+        (("--prompt", "x", "--context", "8", "--max-tokens", "64"), 2),
+        (("--prompt", "x", "--mode", "fastest"), 2),
+        (("--prompt", "x", "--dtype", "int8"), 2),
+        (("--prompt", "x", "--top-p", "2"), 2),
+        (("--prompt", "x", "--device", "toaster"), 2),
+        (("--prompt", "x", "--device", "hip"), 3),
+        (("--prompt", "x", "--device", "hip:1"), 3),
+    ):
+        result = ostinato("run", str(tiny), *arguments)
+        assert result.code == code, arguments
+        assert "Traceback" not in result.err
+
+
+def test_plan_of_a_model(ostinato: Run, tiny: Path) -> None:
+    result = ostinato("plan", str(tiny), "--shapes", "B=1,T=1,16", "--json")
+    report = result.report()
+    assert isinstance(report, PlanReport)
+    assert result.code == 0
+    assert [entry.dims["N"] for entry in report.entries] == [1, 16]
+    for entry in report.entries:
+        assert entry.checked
+        assert entry.lower_bound <= entry.arena_bytes <= entry.sum_bytes
+        assert entry.gap == pytest.approx(entry.arena_bytes / entry.lower_bound - 1)
+    assert report.regions["arena"] == max(entry.arena_bytes for entry in report.entries)
+    text = ostinato("plan", "--model", str(tiny), "--shapes", "B=1,T=1,16").out
+    assert "lower bound" in text
+    assert "proven" in text
+
+
+def test_plan_of_a_problem(ostinato: Run, tmp_path: Path) -> None:
+    problem = tmp_path / "p.csv"
+    problem.write_text("id,lower,upper,size\na,0,2,4\nb,1,3,4\n", encoding="utf-8")
+    report = ostinato("plan", str(problem), "--json").report()
+    assert isinstance(report, PlacementReport)
+    assert (report.height, report.lower_bound, report.status) == (8, 8, "optimal")
+    assert ostinato("plan", str(problem), "--capacity", "8").code == 0
+    assert ostinato("plan", str(problem), "--capacity", "7").code == 1
+    assert "lower bound" in ostinato("plan", str(problem)).out
+
+
+def test_compile_dumps_every_stage(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
+    result = ostinato("compile", str(tiny), "--shapes", "B=1,T=8", "--dump", str(tmp_path / "stages"), "--json")
+    report = result.report()
+    assert isinstance(report, CompileReport)
+    assert (result.code, report.mode) == (0, "planned")
+    assert {Path(file).name for file in report.files} >= {"plan.txt", "plan.json"}
+    assert all(Path(file).stat().st_size for file in report.files)
+    assert "mode planned" in ostinato("compile", str(tiny), "--shapes", "B=1,T=8").out
+
+
+def test_trace_and_passes(ostinato: Run, tiny: Path) -> None:
+    assert ostinato("trace", str(tiny)).out.startswith("graph @step(dims N in")
+    assert ostinato("trace", str(tiny), "--entry", "forward").out.startswith("graph @forward(dims B in")
+    report = ostinato("passes", str(tiny), "--dims", "N=8,R=1", "--json").report()
+    assert isinstance(report, PassesReport)
+    assert "fuse_qkv" in [row.name for row in report.rows]
+    text = ostinato("passes", str(tiny), "--dims", "N=8,R=1", "--graph").out
+    assert "graph @step" in text
+    assert ostinato("passes", str(tiny), "--dims", "N=8").code == 2
+
+
+def test_compare(ostinato: Run, tiny: Path) -> None:
+    result = ostinato("compare", str(tiny), "--replays", "2", "--json")
+    report = result.report()
+    assert isinstance(report, CompareReport)
+    assert (result.code, report.ok) == (0, True)
+    assert {(pair.left, pair.right): pair.verdict for pair in report.pairs}["eager", "planned"] == "bit-equal"
+    assert "every contract holds" in ostinato("compare", str(tiny), "--modes", "eager,planned", "--replays", "1").out
+
+
+def test_bench(ostinato: Run, tiny: Path) -> None:
+    result = ostinato("bench", str(tiny), "--tokens", "8", "--runs", "1", "--threads", "1", "--json")
+    report = result.report()
+    assert isinstance(report, BenchReport)
+    assert result.code == 0
+    assert report.prompt_tokens == 8
+    assert report.weight_bytes > 0
+    assert "GB/s" in ostinato("bench", str(tiny), "--tokens", "8", "--runs", "1").out

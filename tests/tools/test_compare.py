@@ -1,0 +1,162 @@
+"""`ostinato.compare`: good programs pass, and each kind of fault is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ostinato as ost
+from ostinato.ir.types import Array
+from ostinato.tools.compare import compare
+from ostinato.tools.observe import Probe, bits_equal, first_difference
+from ostinato.tools.workload import make_workload
+
+
+@pytest.fixture(scope="module")
+def executable(tiny: Path) -> ost.TextExecutable:
+    return ost.compile(str(tiny), buckets={"B": [2], "T": [8]}, context=32, threads=1)
+
+
+def test_modes_of_a_good_program_keep_their_contracts(executable: ost.TextExecutable) -> None:
+    report = compare(executable, replays=2, tokens=20)
+    assert report.ok, str(report)
+    verdicts = {(pair.left, pair.right): pair.verdict for pair in report.pairs}
+    assert verdicts["eager", "planned"] == "bit-equal"
+    assert verdicts["reference", "planned"] == "within contract"
+    assert all(timing.repeats for timing in report.timings)
+    assert "bit-equal" in str(report)
+
+
+def test_bf16_agrees_within_its_own_tolerance(tiny: Path) -> None:
+    report = compare(str(tiny), precision="bf16", replays=1, threads=1)
+    assert report.ok, str(report)
+
+
+def test_the_public_name_is_the_same_function() -> None:
+    assert ost.compare is compare
+
+
+@pytest.mark.parametrize("modes", [(), ("eager", "eager"), ("captured",), ("fast",)])
+def test_unusable_modes_are_refused(executable: ost.TextExecutable, modes: Sequence[str]) -> None:
+    with pytest.raises(ost.ConfigError):
+        compare(executable, modes)
+
+
+def test_sizes_that_do_not_fit_are_refused(executable: ost.TextExecutable) -> None:
+    for tokens in (0, 33):
+        with pytest.raises(ost.ConfigError, match="context"):
+            compare(executable, ("planned",), tokens=tokens)
+    with pytest.raises(ost.ConfigError, match="replays"):
+        compare(executable, ("planned",), replays=0)
+
+
+class Faulty(ost.TextExecutable):
+    """Changes the logits of one mode: `fault(mode, call number, logits)`."""
+
+    calls = 0
+
+    @staticmethod
+    def fault(mode: str, call: int, logits: Array) -> None:
+        raise AssertionError("replaced by each test")
+
+    def run(
+        self, entry: str | None, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        found = super().run(entry, inputs, outputs)
+        Faulty.calls += 1
+        self.fault(self.mode, Faulty.calls, found["logits"])
+        return found
+
+
+@pytest.fixture
+def faulty(executable: ost.TextExecutable, monkeypatch: pytest.MonkeyPatch) -> type[Faulty]:
+    monkeypatch.setattr(executable, "__class__", Faulty)
+    monkeypatch.setattr(Faulty, "calls", 0)
+    return Faulty
+
+
+def test_one_flipped_bit_of_planned_is_a_mismatch(
+    executable: ost.TextExecutable, faulty: type[Faulty], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flip(mode: str, call: int, logits: Array) -> None:
+        del call
+        if mode == "planned":
+            logits.view(np.uint32)[0, 3] ^= 1
+
+    monkeypatch.setattr(faulty, "fault", staticmethod(flip))
+    report = compare(executable, replays=1)
+    pair = {(p.left, p.right): p for p in report.pairs}["eager", "planned"]
+    assert not report.ok
+    assert (pair.verdict, pair.required) == ("mismatch", "bit-equal")
+    assert pair.worst is not None
+    assert (pair.worst.step, pair.worst.index) == (0, (0, 3))
+    assert {(p.left, p.right): p.ok for p in report.pairs}["reference", "planned"]
+
+
+def test_a_large_error_breaks_the_contract_with_the_reference(
+    executable: ost.TextExecutable, faulty: type[Faulty], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shift(mode: str, call: int, logits: Array) -> None:
+        del call
+        if mode != "reference":
+            logits += 0.5
+
+    monkeypatch.setattr(faulty, "fault", staticmethod(shift))
+    verdicts = {(p.left, p.right): p.verdict for p in compare(executable, replays=1).pairs}
+    assert verdicts == {
+        ("reference", "eager"): "mismatch",
+        ("reference", "planned"): "mismatch",
+        ("eager", "planned"): "bit-equal",
+    }
+
+
+def test_nan_is_a_mismatch(
+    executable: ost.TextExecutable, faulty: type[Faulty], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poison(mode: str, call: int, logits: Array) -> None:
+        del call
+        if mode == "planned":
+            logits[0, 0] = np.nan
+
+    monkeypatch.setattr(faulty, "fault", staticmethod(poison))
+    assert not any(p.ok for p in compare(executable, ("reference", "planned"), replays=1).pairs)
+
+
+def test_a_mode_that_does_not_repeat_itself_is_reported(
+    executable: ost.TextExecutable, faulty: type[Faulty], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drift(mode: str, call: int, logits: Array) -> None:
+        del mode
+        if call > 6:
+            logits.view(np.uint32)[0, 0] ^= 1
+
+    monkeypatch.setattr(faulty, "fault", staticmethod(drift))
+    report = compare(executable, ("planned",), replays=3)
+    assert not report.ok
+    assert not report.timings[0].repeats
+
+
+def test_every_mode_can_be_observed_and_the_first_difference_is_named(executable: ost.TextExecutable) -> None:
+    work = make_workload(executable, tokens=8, seed=3)
+    probes = {mode: Probe(executable, mode) for mode in ("reference", "eager", "planned")}
+    for step in work:
+        graph = executable.program.graphs[step.entry]
+        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
+        seen = {mode: probe.run(step.entry, step.inputs) for mode, probe in probes.items()}
+        assert set(seen["planned"]) & set(seen["eager"]), "some values are observed in both"
+        assert first_difference(graph, seen["eager"], seen["planned"], counts, 0.0) is None
+        assert first_difference(graph, seen["reference"], seen["planned"], counts, 1e-3) is None
+        name = next(value.name for node in graph.nodes[4:] for value in node.results if value.name in seen["planned"])
+        seen["planned"][name] = seen["planned"][name].copy()
+        seen["planned"][name].reshape(-1)[0] += 1
+        assert first_difference(graph, seen["eager"], seen["planned"], counts, 0.0) == name
+
+
+def test_bits_are_compared_not_values() -> None:
+    zero, nan = np.zeros(1, np.float32), np.full(1, np.nan, np.float32)
+    assert not bits_equal(zero, -zero)
+    assert bits_equal(nan, nan.copy())
+    assert not bits_equal(zero, zero.astype(np.float64))
