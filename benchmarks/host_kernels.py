@@ -164,7 +164,7 @@ def measure(
     k: int,
     seconds: float,
     rotate: int,
-) -> Result:  # noqa: A002
+) -> Result:
     """Checks and times one product; raises AssertionError where it is wrong."""
     rng = np.random.default_rng(n * k + m)
     memory = Memory(device)

@@ -1,4 +1,7 @@
-"""Random checkpoints of real shapes for the benchmarks, written once into a cache folder. Weights are seeded normal numbers; the shapes are public configurations."""
+"""Random checkpoints of real shapes for the benchmarks, written once into a cache folder.
+
+Weights are seeded normal numbers; the shapes are public configurations.
+"""
 
 from __future__ import annotations
 

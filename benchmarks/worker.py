@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,7 +136,9 @@ def main() -> None:
                 position += 1
             answer(ms=times)
         elif request["op"] == "memory":
-            fields = dict(part.split(":", 1) for part in open("/proc/self/status").read().splitlines() if ":" in part)
+            fields = dict(
+                part.split(":", 1) for part in Path("/proc/self/status").read_text().splitlines() if ":" in part
+            )
             answer(peak_mib=int(fields["VmHWM"].split()[0]) / 1024)
         else:
             break

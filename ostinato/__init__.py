@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ostinato.compiler import Lowered, Planned, Traced, compile, trace
+    from ostinato.compiler import Lowered, Planned, Traced, compile, trace  # noqa: A004 - the design's name
     from ostinato.frontend.model import CacheShape, Model, load
     from ostinato.ir.errors import (
         AddressChanged,

@@ -175,7 +175,7 @@ def compile(  # noqa: A001 - the design's public name
     if buckets is None:
         buckets = {"B": (1,), "T": sorted({min(tokens, limit) for tokens in DEFAULT_TOKENS})}
     unknown = sorted(set(buckets) - {"B", "T"})
-    if unknown or not buckets.get("B") or not buckets.get("T") or min(min(buckets["B"]), min(buckets["T"])) < 1:
+    if unknown or not buckets.get("B") or not buckets.get("T") or min(*buckets["B"], *buckets["T"]) < 1:
         raise ConfigError(
             f"buckets {dict(buckets)} are not usable",
             hint='give positive sizes for both, like {"B": [1], "T": [128, 512]}',

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ostinato.frontend import functional as F
+from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.checkpoints import open_checkpoint
 from ostinato.frontend.checkpoints.base import Checkpoint, ModelConfig
 from ostinato.frontend.layers import ModelFunction, ModelInputs, Weights
@@ -84,7 +84,8 @@ def _matrix_dtype(precision: str, requested: str) -> DType | None:
 
 
 def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto") -> Graph:
-    """The dense graph: input_ids and position int32 [B,T], and `last` int32 [B] (row of each sequence's last token in the flattened [B*T]) for last-token logits.
+    """The dense graph: input_ids and position int32 [B,T], and `last` int32 [B] (row of each sequence's
+    last token in the flattened [B*T]) for last-token logits.
 
     Output `logits`: float32 [B,V], or [B,T,V] for `logits="all"`.
     """

@@ -75,9 +75,9 @@ class Impl:
     """One implementation of an operator on one class of device.
 
     `operands` lists the kernel's operands by name: names of the schema's operands and results, "count" (the valid-rows input, absent when the site has
-    none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `weight_layouts` maps an operand name to the packed layout it must have;
-    `result_layout` is a layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
-    `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is the operand's last use.
+    none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `weight_layouts` maps an operand name to the packed
+    layout it must have; `result_layout` is a layout the row would like for its first result when its consumers take it (None: natural). `workspace` is
+    bytes, a pure function of the site. `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use.
     """
 
     op: str

@@ -218,12 +218,12 @@ class TensorType:
                 raise LayoutError(f"axis name {axis!r} is not one capital letter")
         if self.is_static:
             element_count(self.static_shape)
-        if self.layout is not None and self.layout not in (*PACKED_LAYOUTS, self.natural_layout):
-            if "" in self.axes or sorted(self.layout) != sorted(self.axes):
-                raise LayoutError(
-                    f"layout {self.layout!r} does not fit axes {list(self.axes)}",
-                    hint=f"use {self.natural_layout} or a permutation of named axes",
-                )
+        known = (None, *PACKED_LAYOUTS, self.natural_layout)
+        if self.layout not in known and ("" in self.axes or sorted(self.layout or "") != sorted(self.axes)):
+            raise LayoutError(
+                f"layout {self.layout!r} does not fit axes {list(self.axes)}",
+                hint=f"use {self.natural_layout} or a permutation of named axes",
+            )
 
     @property
     def rank(self) -> int:

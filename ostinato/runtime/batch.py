@@ -1,7 +1,7 @@
 """Packing ragged rows into the inputs of a packed entry.
 
-A step takes pieces of rows: some tokens of a sequence, starting at a position. Rows whose next token is wanted come first in `last`, and `row_count` says how many
-they are, so that the head runs over those alone. Tokens past `token_count` and rows past `row_count` are never read.
+A step takes pieces of rows: some tokens of a sequence, starting at a position. Rows whose next token is wanted come first in `last`, and `row_count` says
+how many they are, so that the head runs over those alone. Tokens past `token_count` and rows past `row_count` are never read.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ class BoundExecutable:
 
     def _refuse_overlaps(self) -> None:
         ordered = sorted(self._memory, key=lambda memory: memory.address)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
                 raise LayoutError(
                     f"{before.name} [{before.address:#x}, {before.address + before.nbytes:#x}) overlaps "

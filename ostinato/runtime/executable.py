@@ -92,7 +92,7 @@ class Executable:
         """The entry of that name; None means the only one. Raises `ConfigError` otherwise."""
         if name is None and len(self.entries) == 1:
             return next(iter(self.entries))
-        if name not in self.entries:
+        if name is None or name not in self.entries:
             raise ConfigError(f"no entry {name!r}", hint=f"entries: {', '.join(self.entries)}")
         return name
 
@@ -101,8 +101,8 @@ class Executable:
     ) -> dict[str, Array]:
         """Runs an entry once: copies `inputs` in, runs, returns copies of the named `outputs` (all of them by default).
 
-        Raises `ShapeError` or `DTypeError` naming the input, before anything changed; `BoundsError` for out-of-range indices met by a kernel; `LifecycleError` when another
-        call is in progress.
+        Raises `ShapeError` or `DTypeError` naming the input, before anything changed; `BoundsError` for out-of-range indices met by a kernel;
+        `LifecycleError` when another call is in progress.
         """
         with self.exclusive():
             name = self.entry(entry)

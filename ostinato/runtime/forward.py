@@ -79,8 +79,8 @@ class TextExecutable(Executable):
         """Logits of whole sequences from an empty cache.
 
         `input_ids`: int32 or int64 [B,T] (numpy, torch or DLPack), right-padded where `lengths` [B] says so, or a list of token lists. Returns
-        {"logits": float32 [B,V]} for last-token logits, [B,T,V] for all (zeros past a length), as the same kind of array. Raises `BoundsError` for ids outside the
-        vocabulary, `CapacityError` past the context or the row count, before anything ran.
+        {"logits": float32 [B,V]} for last-token logits, [B,T,V] for all (zeros past a length), as the same kind of array. Raises `BoundsError` for ids
+        outside the vocabulary, `CapacityError` past the context or the row count, before anything ran.
         """
         rows, convert = self._rows_of(input_ids, lengths)
         if not rows:
@@ -95,10 +95,8 @@ class TextExecutable(Executable):
         plan = self.bucket(sum(len(row) for row in rows), len(rows))
         pieces = [Piece(index, row, 0, True) for index, row in enumerate(rows)]
         table = self.block_table()
-        if self.logits == "last":
-            result = np.zeros((len(rows), self.vocab_size), np.float32)
-        else:
-            result = np.zeros((len(rows), longest, self.vocab_size), np.float32)
+        positions = () if self.logits == "last" else (longest,)
+        result = np.zeros((len(rows), *positions, self.vocab_size), np.float32)
         for step in schedule(pieces, plan.dims["N"]):
             inputs, wanted = pack(plan, step, table)
             logits = self.run(plan.name, inputs, ("logits",))["logits"]

@@ -1,7 +1,7 @@
 """Generation: requests in, tokens out, over packed prefill and decode entries.
 
-Requests wait until a cache row is free. New rows prefill together, cut into chunks; then all active rows decode in one step. A finished row is free for the next
-request. Tokens are chosen on the device; the host reads one int32 a row and step.
+Requests wait until a cache row is free. New rows prefill together, cut into chunks; then all active rows decode in one step. A finished row is free for the
+next request. Tokens are chosen on the device; the host reads one int32 a row and step.
 """
 
 from __future__ import annotations

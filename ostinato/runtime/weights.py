@@ -62,10 +62,9 @@ def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source
     for part in parts:
         shape, dtype = source.shape(part.tensor), source.dtype(part.tensor)
         raw = source.map(part.tensor)
-        if dtype.is_block:
-            values = dequantize(raw.reshape(shape[0], -1), dtype)
-        else:
-            values = raw.view(dtype.numpy).reshape(shape)
+        values = (
+            dequantize(raw.reshape(shape[0], -1), dtype) if dtype.is_block else raw.view(dtype.numpy).reshape(shape)
+        )
         order = source.row_order(part.tensor)
         rows = np.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
         pieces.append(values[rows])

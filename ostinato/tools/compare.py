@@ -1,9 +1,9 @@
 """`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
 
 Eager and planned run the same decisions and must be bit-equal. The reference is the oracle in numpy, whose sums run in another order: every pair with
-it must agree within a tolerance that scales with the spread of the logits. Every mode must repeat itself exactly. With `poison` all memory that a run
-may not depend on (arena, outputs, unused cache) is filled with NaN before each replay. Where a pair fails, the program is run again with every node
-observed, and the first node that differs is named.
+it must agree within a tolerance that scales with the spread of the logits. Each mode but the reference, which runs once, must repeat itself exactly.
+With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN before each replay. Where a pair fails, the
+program is run again with every node observed, and the first node that differs is named.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ostinato.tools.workload import WorkStep, make_workload
 
 __all__ = ["TOLERANCE", "compare", "show_comparison"]
 
-TOLERANCE = {"f32": 1e-3, "bf16": 1e-1}
+TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
 """Largest difference from the reference, in standard deviations of the reference's logits.
 
-f32 sums of up to a few thousand terms in two orders, over tens of layers, stay one to two orders of magnitude below; a wrong mask, position or weight
+f32 sums of up to a few thousand terms in two orders, over tens of layers, stay an order of magnitude below; a wrong mask, position or weight
 row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
 """
 DEFAULT_TOKENS = 16
@@ -88,7 +88,7 @@ def compare(
     for mode in modes:
         if report_progress is not None:
             report_progress(mode)
-        runs[mode] = _run_mode(executable, mode, work, replays, poison)
+        runs[mode] = _run_mode(executable, mode, work, 1 if mode == "reference" else replays, poison)
     pairs = [
         _judge(executable, work, left, right, runs) for index, left in enumerate(modes) for right in modes[index + 1 :]
     ]
@@ -113,30 +113,15 @@ def show_comparison(report: CompareReport, console: Console) -> None:
     """The report for people."""
     rows = []
     for pair in report.pairs:
-        worst = pair.worst
-        shown = (
-            ""
-            if worst is None
-            else f"{worst.difference:.3g} at step {worst.step} {worst.output}{list(worst.index)}: {worst.left:.6g} / {worst.right:.6g}"
-        )
+        worst = "" if pair.worst is None else f"{pair.worst.difference:.3g}"
         limit = "0" if pair.tolerance == 0 else f"{pair.tolerance:.3g}"
-        rows.append(
-            (
-                f"{pair.left} / {pair.right}",
-                pair.verdict if pair.ok else f"{pair.verdict}!",
-                limit,
-                shown,
-                pair.first_divergent_node or "",
-            )
-        )
+        rows.append((f"{pair.left} / {pair.right}", pair.verdict, worst, limit))
     console.print(
-        table(
-            f"{report.model}: {report.steps} steps",
-            ("modes", "verdict", "limit", "worst difference", "first node that differs"),
-            rows,
-            numbers=False,
-        )
+        table(f"{report.model}, {report.steps} steps", ("modes", "verdict", "largest difference", "limit"), rows)
     )
+    broken = [line for line, pair in zip(report.pair_lines(), report.pairs, strict=True) if not pair.ok]
+    for line in broken:
+        console.print(line, style="red", markup=False)
     times = ((t.mode, milliseconds(t.seconds), str(t.runs), "yes" if t.repeats else "NO") for t in report.timings)
     console.print(table("time of all steps", ("mode", "median", "replays", "repeats bit for bit"), times))
     console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
@@ -154,6 +139,7 @@ def _check(modes: Sequence[str], replays: int) -> None:
 
 def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
     clone = executable.clone(mode)
+    clone.run(work[0].entry, work[0].inputs, ("logits",))  # what is built on the first run is not timed
     first: tuple[Array, ...] = ()
     repeats, seconds = True, []
     for replay in range(replays):

@@ -281,7 +281,8 @@ class CompareReport(Report):
     pairs: tuple[PairVerdict, ...]
     timings: tuple[ModeTiming, ...]
 
-    def __str__(self) -> str:
+    def pair_lines(self) -> list[str]:
+        """One line for each pair: verdict, worst difference and where, first node that differs."""
         lines = []
         for pair in self.pairs:
             line = f"{pair.left} / {pair.right}: {pair.verdict}" + (
@@ -289,10 +290,15 @@ class CompareReport(Report):
             )
             if pair.worst is not None:
                 worst = pair.worst
-                line += f", worst {worst.difference:.3g} at step {worst.step} {worst.output}{list(worst.index)}: {worst.left:.9g} / {worst.right:.9g}"
+                place = f"step {worst.step} {worst.output}{list(worst.index)}"
+                line += f", largest difference {worst.difference:.3g} at {place}: {worst.left:.9g} / {worst.right:.9g}"
             if pair.first_divergent_node is not None:
                 line += f", first node that differs: {pair.first_divergent_node}"
             lines.append(line)
+        return lines
+
+    def __str__(self) -> str:
+        lines = self.pair_lines()
         for timing in self.timings:
             repeats = "" if timing.repeats else ", does not repeat itself"
             lines.append(f"{timing.mode}: {timing.seconds * 1e3:.3g} ms, median of {timing.runs}{repeats}")

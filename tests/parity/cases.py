@@ -1,7 +1,7 @@
 """Small random models of both families, and the token sequences they are compared on.
 
-Weights have standard deviation 0.2, so that a wrong rotary, mask or head order moves the logits. Each case is one sequence: a prompt and 32 further tokens that are
-fed one by one; the reference is the logits of every position of the whole sequence.
+Weights have standard deviation 0.2, so that a wrong rotary, mask or head order moves the logits. Each case is one sequence: a prompt and 32 further tokens
+that are fed one by one; the reference is the logits of every position of the whole sequence.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ostinato.ir.graph import Graph, Role
-from ostinato.ir.step import ByteRange, Step, StepOperand
+from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepOperand
 from ostinato.ir.target import Target
 from ostinato.planner.check import CheckReport, check_program
 from ostinato.planner.lower import plan_entry
@@ -87,15 +87,20 @@ class Bench:
         steps = [
             replace(
                 step,
-                operands=tuple(replace(o, range=place) if o is not None and o.value == value else o for o in step.operands),
+                operands=tuple(
+                    replace(o, range=place) if o is not None and o.value == value else o for o in step.operands
+                ),
             )
             for step in self.entry.steps
         ]
-        slots = tuple(
-            slot.model_copy(update={"range": place}) if slot.values == (value,) else slot for slot in self.entry.slots
-        )
-        changed = self.with_steps(steps)
-        return changed.with_entry(slots=slots)
+        return self.with_steps(steps).with_slot((value,), place)
+
+    def with_slot(self, values: tuple[str, ...], place: ByteRange) -> Bench:
+        slots = (slot.model_copy(update={"range": place}) if slot.values == values else slot for slot in self.entry.slots)
+        return self.with_entry(slots=tuple(slots))
+
+    def with_workspace(self, step: str, number: int, place: ByteRange) -> Bench:
+        return self.with_operand(step, number, range=place).with_slot((f"{WORKSPACE} of {step}",), place)
 
     def swapped(self, first: str, second: str) -> Bench:
         steps = list(self.entry.steps)
@@ -123,7 +128,7 @@ def _main_graph() -> Graph:
     o1, o2 = make.ordered("o1", m), make.ordered("o2", r)
     total, normed = make.pair(("total", "normed"), o1, o2)
     last = make.binary("last", total, normed)
-    y = make.unary("y", last)
+    y = make.unary("y", last, "work")
     z = make.binary("z", other, b)
     return make.graph(y, z, p, x, make.unary("from_state", s1))
 
@@ -136,9 +141,9 @@ def _side_graph() -> Graph:
     return make.graph(make.unary("y", make.unary("t", bias)), make.unary("z", c))
 
 
-def one_lane() -> Bench:
-    """Entries `main` and `side`."""
-    graphs = {"main": _main_graph(), "side": _side_graph()}
+def one_lane(**graphs: Graph) -> Bench:
+    """Entries `main` and `side`, or other graphs by name."""
+    graphs = graphs or {"main": _main_graph(), "side": _side_graph()}
     plans = {name: (graph, plan_entry(graph, FAKE_TARGET, name=name, ops=FAKE_OPS)) for name, graph in graphs.items()}
     return Bench(build_program(plans), graphs)
 

@@ -5,7 +5,7 @@ Pre-norm decoder: RMSNorm, grouped-query attention with split-half rotary embedd
 
 from __future__ import annotations
 
-from ostinato.frontend import functional as F
+from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.layers import ModelInputs, inverse_frequency
 from ostinato.frontend.trace import Tensor
 

@@ -2,7 +2,7 @@
 //
 // Sums of squares are kept in four vectors that are added in one fixed tree. The fused kernel norms the sum as it was
 // stored, rounded to its dtype, so that fusing the two changes no bit.
-#include "work.h"
+#include "exponential.h"
 
 namespace ost::OST_UNIT {
 
@@ -127,17 +127,11 @@ OST_INLINE void softmax_row(const X* x, Y* y, int64_t width) {
     vf high = lowest;
     for_vectors(width, [&](int64_t d, int n) { high = maximum(keep_first(load_lanes(x + d, n), n, lowest), high); });
     const float top = largest(high);
-    const vf shift = splat(top == -kInfinity ? 0.0f : top);
-    vf sums[2] = {zero(), zero()};
-    for_vectors(width, [&](int64_t d, int n) {
-        const vf e = keep_first(exp(load_lanes(x + d, n) - shift), n, zero());
-        const int64_t place = d / VW % 2;
-        sums[place] = sums[place] + e;
-    });
-    const float total = sum(sums[0] + sums[1]);
+    const float shift = top == -kInfinity ? 0.0f : top;
+    const auto total = static_cast<float>(exponential_sum(x, width, shift));
     const vf divisor = splat(total == 0.0f ? 1.0f : total);  // zero: all -inf, which gives zeros
     for_vectors(width, [&](int64_t d, int n) {
-        store_lanes(y + d, exp(load_lanes(x + d, n) - shift) / divisor, n);
+        store_lanes(y + d, exp(load_lanes(x + d, n) - splat(shift)) / divisor, n);
     });
 }
 

@@ -1,6 +1,8 @@
 // Argmax and cross entropy over rows of logits; sampling is in sample.cpp.
 #include "selection.h"
 
+#include "exponential.h"
+
 #include <math.h>
 
 namespace ost::OST_UNIT {
@@ -65,28 +67,6 @@ void argmax(const Call& call) {
         }
     });
 }
-
-namespace {
-
-// Sum of e^(x - shift): float32 in blocks, blocks in double.
-double exponential_sum(const float* x, int64_t width, float shift) {
-    constexpr int64_t block = 64 * VW;
-    double total = 0;
-    for (int64_t first = 0; first < width; first += block) {
-        const int64_t end = smaller(width, first + block);
-        vf sums = zero();
-        int64_t i = first;
-        for (; i + VW <= end; i += VW) sums = sums + exp(load(x + i) - splat(shift));
-        if (i < end) {
-            const vf e = exp(load_n(x + i, static_cast<int>(end - i)) - splat(shift));
-            sums = sums + keep_first(e, end - i, zero());
-        }
-        total += static_cast<double>(sum(sums));
-    }
-    return total;
-}
-
-}  // namespace
 
 // Mean over rows of log(sum(e^x)) - x[target]. Workspace, two floats a row: the largest logit and the sum of
 // exponentials above it; zeros for an ignored row.
