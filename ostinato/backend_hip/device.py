@@ -86,7 +86,12 @@ class _Memory:
 
     def __init__(self, buffer: HostBuffer, offset: int, nbytes: int) -> None:
         self.buffer = buffer
-        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (buffer.address + offset, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (buffer.address + offset, False),
+        }
 
 
 class HostBuffer:
@@ -185,7 +190,9 @@ class HostDevice:
     def allocate(self, nbytes: int, alignment: int = 256) -> HostBuffer:
         """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none, `ConfigError` for an impossible size or alignment."""
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
-            raise ConfigError(f"{nbytes} bytes aligned to {alignment} cannot be allocated", hint="the alignment is a power of two")
+            raise ConfigError(
+                f"{nbytes} bytes aligned to {alignment} cannot be allocated", hint="the alignment is a power of two"
+            )
         try:
             return HostBuffer(self._device, nbytes, alignment)
         except _native.NativeError as error:
@@ -243,7 +250,9 @@ def _typed(error: _native.NativeError, nodes: tuple[str, ...]) -> OstinatoError:
     node = nodes[error.step] if 0 <= error.step < len(nodes) else None
     match error.status:
         case _Status.OUT_OF_RANGE:
-            return BoundsError(error.text, node=node, hint="a token id, row, position or block index given to this run is out of range")
+            return BoundsError(
+                error.text, node=node, hint="a token id, row, position or block index given to this run is out of range"
+            )
         case _Status.LIFECYCLE:
             return LifecycleError(error.text, node=node)
         case _Status.CAPACITY:

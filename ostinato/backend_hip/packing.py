@@ -76,7 +76,9 @@ def pack_call(tensor: TensorType, address: int, source: Source, first_row: int) 
 
 def _rows_and_columns(tensor: TensorType) -> tuple[int, int]:
     if not (tensor.is_packed or tensor.is_natural):
-        raise LayoutError(f"weights are stored in natural or packed layouts, found {tensor}", hint="let the layout pass assign it")
+        raise LayoutError(
+            f"weights are stored in natural or packed layouts, found {tensor}", hint="let the layout pass assign it"
+        )
     if tensor.rank == 0:
         raise ShapeError("a weight has at least one dimension, found a scalar", hint="store it as a vector of one")
     shape = tensor.static_shape

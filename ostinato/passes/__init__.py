@@ -1,1 +1,1 @@
-
+"""Passes: graph in, graph out. `pipeline.py` lists them on one screen, `runner.py` runs them."""

@@ -49,7 +49,11 @@ class AssignLayout:
         inputs = [_input(item, readers) for item in graph.inputs]
         nodes = [with_types(node, [_result(node, value, readers) for value in node.results]) for node in graph.nodes]
         laid_out = rebuilt(graph, nodes, inputs)
-        return laid_out if all(view.contiguous for view in storage.values()) else _with_copies(laid_out, readers.candidates)
+        return (
+            laid_out
+            if all(view.contiguous for view in storage.values())
+            else _with_copies(laid_out, readers.candidates)
+        )
 
 
 class _Readers:
@@ -101,9 +105,15 @@ def _weight_layout(name: str, readers: _Readers) -> str:
     common = set.intersection(*(set(layouts) for layouts in options.values()))
     if not common:
         wishes = "; ".join(f"%{reader} takes {' or '.join(layouts)}" for reader, layouts in options.items())
-        raise LayoutError(f"no layout of this weight suits all its readers: {wishes}", node=name, hint="give the readers weights of their own")
+        raise LayoutError(
+            f"no layout of this weight suits all its readers: {wishes}",
+            node=name,
+            hint="give the readers weights of their own",
+        )
     first = next(iter(options.values()))
-    return min(common, key=lambda layout: (sum(layouts.index(layout) for layouts in options.values()), first.index(layout)))
+    return min(
+        common, key=lambda layout: (sum(layouts.index(layout) for layouts in options.values()), first.index(layout))
+    )
 
 
 def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> list[str]:
@@ -126,7 +136,12 @@ def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> list[str]:
 def _result(node: Node, value: Value, readers: _Readers) -> TensorType:
     tensor = value.type
     natural = tensor.with_layout(tensor.natural_layout)
-    if value is not node.results[0] or OP[node.op].is_view or value.name in readers.outputs or not readers.of(value.name):
+    if (
+        value is not node.results[0]
+        or OP[node.op].is_view
+        or value.name in readers.outputs
+        or not readers.of(value.name)
+    ):
         return natural
     site = readers.sites[node.name]
     for row in readers.rows[node.name]:
@@ -141,7 +156,9 @@ def _takes(reader: Node, name: str, layout: str, readers: _Readers) -> bool:
     if OP[reader.op].is_view:
         return False
     operands = _operand_names(reader, name)
-    return any(all(layout in dict(row.layouts).get(operand, ()) for operand in operands) for row in readers.rows[reader.name])
+    return any(
+        all(layout in dict(row.layouts).get(operand, ()) for operand in operands) for row in readers.rows[reader.name]
+    )
 
 
 # strided views
@@ -149,7 +166,11 @@ def _takes(reader: Node, name: str, layout: str, readers: _Readers) -> bool:
 
 def _with_own_outputs(graph: Graph, storage: Mapping[str, StorageView]) -> Graph:
     """Outputs that are strided views become copies under their own name; the view is renamed."""
-    strided = {name for name in graph.outputs if name in graph.producers and OP[graph.producers[name].op].is_view and not storage[name].contiguous}
+    strided = {
+        name
+        for name in graph.outputs
+        if name in graph.producers and OP[graph.producers[name].op].is_view and not storage[name].contiguous
+    }
     if not strided:
         return graph
     names = Names(graph)

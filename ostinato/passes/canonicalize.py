@@ -142,7 +142,9 @@ def _transpose(node: Node, scope: _Scope) -> Node:
     inner, outer = earlier.attrs["order"], node.attrs["order"]
     assert isinstance(inner, tuple)
     assert isinstance(outer, tuple)
-    return replace(node, operands=earlier.operands, attrs=Attributes({**node.attrs, "order": tuple(inner[i] for i in outer)}))
+    return replace(
+        node, operands=earlier.operands, attrs=Attributes({**node.attrs, "order": tuple(inner[i] for i in outer)})
+    )
 
 
 def _cast(node: Node, scope: _Scope) -> Node:

@@ -24,7 +24,9 @@ class RowChoice:
     levels: tuple[tuple[str, Level], ...] = ()
 
     def __str__(self) -> str:
-        entries = [f"{where}@{row}" for where, row in self.forced] + [f"{where}<={level.name.lower()}" for where, level in self.levels]
+        entries = [f"{where}@{row}" for where, row in self.forced] + [
+            f"{where}<={level.name.lower()}" for where, level in self.levels
+        ]
         return f"[{', '.join(entries)}]"
 
 
@@ -39,7 +41,9 @@ class Candidates:
         for row in target.rows:
             if row.level is not Level.REFERENCE:
                 rows.setdefault(row.op, []).append(row)
-        self._rows = {op: tuple(sorted(found, key=lambda row: (-row.level, -row.priority))) for op, found in rows.items()}
+        self._rows = {
+            op: tuple(sorted(found, key=lambda row: (-row.level, -row.priority))) for op, found in rows.items()
+        }
 
     def of(self, op: str) -> tuple[Impl, ...]:
         """All rows of an operator in order of preference."""
@@ -63,7 +67,9 @@ class Candidates:
                 return row
         known = ", ".join(row.name for row in self.of(node.op)) or "none"
         raise ConfigError(
-            f"forced row {node.op}@{wanted} is not among the rows of {self._target.name}", node=node.name, hint=f"rows of {node.op}: {known}"
+            f"forced row {node.op}@{wanted} is not among the rows of {self._target.name}",
+            node=node.name,
+            hint=f"rows of {node.op}: {known}",
         )
 
     def left_out(self, node: Node, row: Impl) -> str:

@@ -53,7 +53,11 @@ class FoldConstants:
                 folded.append(node)
                 constants.update((value.name, GraphInput(value, Role.CONSTANT)) for value in node.results)
                 continue
-            if pure and all(name in weights or name in constants for name in operands) and any(name in weights for name in operands):
+            if (
+                pure
+                and all(name in weights or name in constants for name in operands)
+                and any(name in weights for name in operands)
+            ):
                 loaded = None if node.name in graph.outputs else _loaded(node, weights)
                 if loaded is not None:
                     weights[node.name] = loaded
@@ -63,12 +67,16 @@ class FoldConstants:
             kept.append(node)
         if refused:
             raise _refusal(graph, refused)
-        new = [*_evaluated(graph, folded), *(item for name, item in weights.items() if name not in graph.inputs_by_name)]
+        new = [
+            *_evaluated(graph, folded),
+            *(item for name, item in weights.items() if name not in graph.inputs_by_name),
+        ]
         return rebuilt(graph, kept, (*graph.inputs, *new)) if new else graph
 
     def _foldable(self, graph: Graph, node: Node) -> bool:
         return not any(
-            value.name in graph.outputs or not value.type.is_static or value.type.nbytes > self.most_bytes for value in node.results
+            value.name in graph.outputs or not value.type.is_static or value.type.nbytes > self.most_bytes
+            for value in node.results
         )
 
 
@@ -112,7 +120,9 @@ def _rows(parts: Sequence[WeightPart], node: Node) -> tuple[WeightPart, ...]:
 
 
 def _refusal(graph: Graph, nodes: Sequence[Node]) -> LayoutError:
-    lines = [f"  %{node.name} = {node.op}" + (f" at {node.location}" if node.location is not None else "") for node in nodes]
+    lines = [
+        f"  %{node.name} = {node.op}" + (f" at {node.location}" if node.location is not None else "") for node in nodes
+    ]
     return LayoutError(
         f"{len(nodes)} nodes of @{graph.name} compute on weights alone, the same in every step\n" + "\n".join(lines),
         node=nodes[0].name,

@@ -40,7 +40,11 @@ class FuseQkv:
                     continue
                 new = [fused_input(old, names) for old in _operand_inputs(graph, linears)]
                 types.update((item.value.name, item.value.type) for item in new)
-                fused = _fused(linears, [item.value.name for item in new], result_dtype(types[linears[0].operands[0] or ""], linears[0].results[0].type))
+                fused = _fused(
+                    linears,
+                    [item.value.name for item in new],
+                    result_dtype(types[linears[0].operands[0] or ""], linears[0].results[0].type),
+                )
                 if not supported(target, fused, types, graph.extents):
                     continue
                 replaced.update((linear.name, None) for linear in linears)

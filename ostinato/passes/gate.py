@@ -39,13 +39,16 @@ class Gate:
                 problems += [f"view %{node.name} names row {node.impl}"] if node.impl is not None else []
             elif node.impl is None or count[node.op, node.impl] != 1:
                 found = "no row" if node.impl is None else f"{count[node.op, node.impl]} rows called {node.impl}"
-                problems.append(f"%{node.name} = {node.op} must have exactly one implementation on {target.name}, found {found}")
+                problems.append(
+                    f"%{node.name} = {node.op} must have exactly one implementation on {target.name}, found {found}"
+                )
             else:
                 problems += _undeclared_layouts(graph, node, rows[node.op, node.impl])
         problems += [f"%{name} has no layout" for name, tensor in graph.types.items() if tensor.layout is None]
         if problems:
             raise BackendError(
-                f"@{graph.name} cannot be lowered to {target.name}\n  " + "\n  ".join(problems), hint="run assign_layout and select_impl last"
+                f"@{graph.name} cannot be lowered to {target.name}\n  " + "\n  ".join(problems),
+                hint="run assign_layout and select_impl last",
             )
         return graph
 

@@ -90,7 +90,11 @@ def _read_by_projections_only(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         for value in node.results:
             readers = users.get(value.name, ())
-            if readers and value.name not in graph.outputs and all(_takes_bf16(reader, value.name, types, found) for reader in readers):
+            if (
+                readers
+                and value.name not in graph.outputs
+                and all(_takes_bf16(reader, value.name, types, found) for reader in readers)
+            ):
                 found.add(value.name)
     return frozenset(found)
 
@@ -106,7 +110,10 @@ def _pinned(node: Node, graph: Graph, types: dict[str, TensorType]) -> Node:
     if node.operands[0] is None or "dtype" not in node.attrs or node.attrs["dtype"]:
         return node
     before = node.results[0].type.dtype
-    changed = any(name is not None and name in graph.types and types[name].dtype is not graph.types[name].dtype for name in node.operands)
+    changed = any(
+        name is not None and name in graph.types and types[name].dtype is not graph.types[name].dtype
+        for name in node.operands
+    )
     added = any(name is not None and name not in graph.types for name in node.operands)
     return with_attr(node, "dtype", before.value) if changed or added else node
 
@@ -122,7 +129,9 @@ def _narrowed(node: Node, direct: frozenset[str], types: dict[str, TensorType]) 
         found = infer(candidate.op, candidate.operands, candidate.attrs, types)
     except OstinatoError:
         return node
-    fits = all(new.dtype is value.type.dtype or value.name in direct for new, value in zip(found, node.results, strict=True))
+    fits = all(
+        new.dtype is value.type.dtype or value.name in direct for new, value in zip(found, node.results, strict=True)
+    )
     return candidate if fits else node
 
 
@@ -140,7 +149,9 @@ def _retyped(node: Node, graph: Graph, types: dict[str, TensorType]) -> Node:
     try:
         found = infer(node.op, node.operands, node.attrs, types)
     except OstinatoError as error:
-        raise type(error)(error.message, node=node.name, hint=error.hint or "choose another precision, or cast in the model") from None
+        raise type(error)(
+            error.message, node=node.name, hint=error.hint or "choose another precision, or cast in the model"
+        ) from None
     kept = [_with_layout_of(new, value.type) for new, value in zip(found, node.results, strict=True)]
     types.update((value.name, new) for value, new in zip(node.results, kept, strict=True))
     return with_types(node, kept)

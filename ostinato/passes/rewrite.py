@@ -33,7 +33,10 @@ __all__ = [
 
 
 def rebuilt(
-    graph: Graph, nodes: Sequence[Node], inputs: Sequence[GraphInput] | None = None, outputs: Sequence[str] | None = None
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[GraphInput] | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Graph:
     """`graph` with other nodes (and inputs, and outputs); the same object when nothing differs, so that the runner can skip its checks."""
     new_inputs = graph.inputs if inputs is None else tuple(inputs)
@@ -111,7 +114,9 @@ def fused_input(items: Sequence[GraphInput], names: Names) -> GraphInput:
     rows = sum(item.value.type.static_shape[0] for item in items)
     tensor = TensorType((rows, *first.shape[1:]), first.dtype, ("", *first.axes[1:]))
     parts = tuple(part for item in items for part in item.parts)
-    return GraphInput(Value(names.unique(joined_name([item.value.name for item in items])), tensor), items[0].role, parts=parts)
+    return GraphInput(
+        Value(names.unique(joined_name([item.value.name for item in items])), tensor), items[0].role, parts=parts
+    )
 
 
 def trimmed(operands: Iterable[str | None]) -> tuple[str | None, ...]:
@@ -122,7 +127,9 @@ def trimmed(operands: Iterable[str | None]) -> tuple[str | None, ...]:
     return tuple(kept)
 
 
-def infer(op: str, operands: Sequence[str | None], attrs: Mapping[str, Attr], types: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+def infer(
+    op: str, operands: Sequence[str | None], attrs: Mapping[str, Attr], types: Mapping[str, TensorType]
+) -> tuple[TensorType, ...]:
     """Result types by the operator's rule; raises its typed errors."""
     return OP[op].infer(tuple(None if name is None else types[name] for name in operands), attrs)
 
@@ -160,6 +167,8 @@ def supported(target: Target, node: Node, types: Mapping[str, TensorType], exten
 
     Fusions ask before they replace nodes that have rows by one that may have none.
     """
-    inputs = tuple(GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(node.operands) if name is not None)
+    inputs = tuple(
+        GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(node.operands) if name is not None
+    )
     site = call_site(Graph("alone", inputs, (node,), (node.name,), tuple(extents)), node)
     return any(row.accepts(site) is None for row in target.rows_for(node.op))

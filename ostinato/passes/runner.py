@@ -87,7 +87,9 @@ def run_passes(
     _check_disabled(passes, disable)
     is_bound = not graph.dims
     facts = {"traced", "bound"} if is_bound else {"traced"}
-    stages = [_timed_verify(graph, target, facts, "input", time.perf_counter(), len(graph.nodes), True, verified, texts)]
+    stages = [
+        _timed_verify(graph, target, facts, "input", time.perf_counter(), len(graph.nodes), True, verified, texts)
+    ]
     decisions: dict[str, Decision] = {}
     for item in passes:
         if item.name in disable:
@@ -106,7 +108,9 @@ def run_passes(
             graph = DeadCode().apply(graph, target)
         facts.update(item.ensures)
         changed = graph is not before
-        stages.append(_timed_verify(graph, target, facts, item.name, start, len(before.nodes), changed, verified, texts))
+        stages.append(
+            _timed_verify(graph, target, facts, item.name, start, len(before.nodes), changed, verified, texts)
+        )
     alive = {name: decisions[name] for name in (node.name for node in graph.nodes) if name in decisions}
     options = {item.name: describe(item) for item in passes if item.name not in disable}
     return PipelineReport(graph, tuple(stages), MappingProxyType(alive), MappingProxyType(options))
@@ -119,7 +123,15 @@ def _check_disabled(passes: Sequence[Pass], disable: frozenset[str]) -> None:
 
 
 def _timed_verify(
-    graph: Graph, target: Target, facts: set[str], name: str, start: float, before: int, changed: bool, verified: bool, texts: bool
+    graph: Graph,
+    target: Target,
+    facts: set[str],
+    name: str,
+    start: float,
+    before: int,
+    changed: bool,
+    verified: bool,
+    texts: bool,
 ) -> Stage:
     if verified and changed:
         phase = max((phase for phase in PHASES if phase in facts), key=PHASES.index)

@@ -55,7 +55,8 @@ class SelectImpl:
             nodes.append(node if node.impl == row.name else replace(node, impl=row.name))
         if failures:
             raise BackendError(
-                f"{len(failures)} nodes of @{graph.name} have no implementation on {target.name}\n" + "\n".join(failures),
+                f"{len(failures)} nodes of @{graph.name} have no implementation on {target.name}\n"
+                + "\n".join(failures),
                 hint="change the dtype or the shape named above, or allow more rows (levels, forced rows)",
             )
         return rebuilt(graph, nodes), decisions
@@ -80,5 +81,7 @@ def _first_that_takes(site: CallSite, candidates: Candidates) -> tuple[Impl | No
 
 def _failure(node: Node, target: Target, rejected: tuple[tuple[str, str], ...]) -> str:
     where = f" at {node.location}" if node.location is not None else ""
-    reasons = "\n".join(f"    {row}: {reason}" for row, reason in rejected) or f"    {target.name} has no row for {node.op}"
+    reasons = (
+        "\n".join(f"    {row}: {reason}" for row, reason in rejected) or f"    {target.name} has no row for {node.op}"
+    )
     return f"  %{node.name} = {node.op}{where}\n{reasons}"

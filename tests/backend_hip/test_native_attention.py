@@ -1,4 +1,4 @@
-"""Attention kernels against a float64 reference, for every unit."""
+"""Attention over the block cache against a float64 reference, for every unit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy.typing as npt
 import pytest
 
 from tests.backend_hip.kernel_harness import (
-    BF16,
-    F16,
     F32,
     FLOATS,
     INVALID,
@@ -22,7 +20,6 @@ from tests.backend_hip.kernel_harness import (
     assert_near,
     bits,
     counter,
-    each_float,
     each_unit,
     is_poison,
     launch,
@@ -69,13 +66,31 @@ class Batch:
     def block_size(self) -> int:
         return int(self.k_cache.shape[2])
 
-    def run(self, unit: str, *, y_dtype: np.dtype[Any] = F32, count: int | None = None, status: int = 0, threads: tuple[int, ...] = (1, 2, 3)) -> Array:
+    def run(
+        self,
+        unit: str,
+        *,
+        y_dtype: np.dtype[Any] = F32,
+        count: int | None = None,
+        status: int = 0,
+        threads: tuple[int, ...] = (1, 2, 3),
+    ) -> Array:
         tokens, heads, width = self.q.shape
-        params: list[int | float] = [tokens, heads, self.kv_heads, width, len(self.k_cache), self.block_size, self.block_table.shape[1]]
+        params: list[int | float] = [
+            tokens,
+            heads,
+            self.kv_heads,
+            width,
+            len(self.k_cache),
+            self.block_size,
+            self.block_table.shape[1],
+        ]
         params += [len(self.length), self.scale, NUMBER[self.q.dtype], NUMBER[self.k_cache.dtype], NUMBER[y_dtype]]
         operands = [self.q, self.k_cache, self.v_cache, self.row_of_token, self.position, self.block_table, self.length]
         y = poison(self.q.shape, y_dtype)
-        return launch(unit, "attention_packed", [*operands, counter(count), y], params, writes=[8], status=status, threads=threads)[0]
+        return launch(
+            unit, "attention_packed", [*operands, counter(count), y], params, writes=[8], status=status, threads=threads
+        )[0]
 
     def limit(self, token: int) -> int:
         row = int(self.row_of_token[token])
@@ -85,7 +100,9 @@ class Batch:
         """[limit,D] that a token sees of one KV head."""
         row, limit = int(self.row_of_token[token]), self.limit(token)
         places = [(int(self.block_table[row, j // self.block_size]), j % self.block_size) for j in range(limit)]
-        return np.array([cache[block, head, inside] for block, inside in places], cache.dtype).reshape(limit, cache.shape[3])
+        return np.array([cache[block, head, inside] for block, inside in places], cache.dtype).reshape(
+            limit, cache.shape[3]
+        )
 
     def reference(self, dtype: type[np.floating[Any]] = np.float64) -> Array:
         group = self.q.shape[1] // self.kv_heads
@@ -118,7 +135,9 @@ def make_batch(
     for row, (first, tokens) in enumerate(chunks):
         for j in range(first + tokens):
             for cache in caches:
-                cache[table[row, j // block_size], :, j % block_size] = rng.standard_normal((kv_heads, width)).astype(cache_dtype)
+                cache[table[row, j // block_size], :, j % block_size] = rng.standard_normal((kv_heads, width)).astype(
+                    cache_dtype
+                )
     row_of_token = [row for row, (_, tokens) in enumerate(chunks) for _ in range(tokens)]
     position = [first + i for first, tokens in chunks for i in range(tokens)]
     q = (2 * rng.standard_normal((len(position), heads, width))).astype(q_dtype)
@@ -161,7 +180,9 @@ def test_packed_head_widths(unit: str, width: int, rng: np.random.Generator) -> 
 @pytest.mark.parametrize("q_dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("cache_dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("y_dtype", FLOATS, ids=str)
-def test_packed_dtypes(unit: str, q_dtype: np.dtype[Any], cache_dtype: np.dtype[Any], y_dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+def test_packed_dtypes(
+    unit: str, q_dtype: np.dtype[Any], cache_dtype: np.dtype[Any], y_dtype: np.dtype[Any], rng: np.random.Generator
+) -> None:
     batch = make_batch(rng, [(0, 9), (40, 1)], width=72, q_dtype=q_dtype, cache_dtype=cache_dtype)
     assert_near(batch.run(unit, y_dtype=y_dtype), batch.reference(), atol=2e-6, rtol=2e-5)
     if y_dtype != F32:  # one rounding of the float32 result
@@ -327,82 +348,3 @@ def test_packed_refuses_what_it_cannot_do(unit: str, rng: np.random.Generator) -
     batch.v_cache = np.concatenate([batch.v_cache, batch.v_cache])
     batch.k_cache, batch.v_cache = batch.v_cache, batch.k_cache  # values shorter than keys say
     assert is_poison(batch.run(unit, status=INVALID))
-
-
-# ---- whole sequences -----------------------------------------------------------------------------------------------
-
-
-def causal_reference(q: Array, k: Array, v: Array, scale: float, dtype: type[np.floating[Any]] = np.float64) -> Array:
-    """q [B,T,H,D], k and v [B,T,KV,D] -> [B,T,H,D]."""
-    group = q.shape[2] // k.shape[2]
-    y = np.zeros(q.shape, dtype)
-    for b, t, h in np.ndindex(*q.shape[:3]):
-        y[b, t, h] = attend(q[b, t, h], k[b, : t + 1, h // group], v[b, : t + 1, h // group], scale, dtype)
-    return y
-
-
-def run_causal(unit: str, q: Array, k: Array, v: Array, scale: float, *, y_dtype: np.dtype[Any] = F32, layouts: str = "ttt", status: int = 0) -> Array:
-    """Logical [B,T,H,D] in; stored token-major (t) or head-major (h) as `layouts` says for q, k, v."""
-    batches, tokens, heads, width = q.shape
-    stored: list[Array] = []
-    strides: list[int] = []
-    for tensor, layout in zip((q, k, v), layouts, strict=True):
-        kept = np.ascontiguousarray(tensor if layout == "t" else tensor.transpose(0, 2, 1, 3))
-        view = kept if layout == "t" else kept.transpose(0, 2, 1, 3)
-        stored.append(kept)
-        strides += [view.strides[axis] // view.itemsize if view.size else 0 for axis in range(3)]
-    params: list[int | float] = [batches, tokens, heads, k.shape[2], width, scale, NUMBER[q.dtype], NUMBER[y_dtype], *strides]
-    return launch(unit, "attention_causal", [*stored, poison(q.shape, y_dtype)], params, writes=[3], status=status)[0]
-
-
-def causal_inputs(rng: np.random.Generator, shape: tuple[int, int, int, int, int], dtype: np.dtype[Any] = F32) -> tuple[Array, Array, Array]:
-    batches, tokens, heads, kv_heads, width = shape
-    q = 2 * rng.standard_normal((batches, tokens, heads, width))
-    k, v = (rng.standard_normal((batches, tokens, kv_heads, width)) for _ in range(2))
-    return q.astype(dtype), k.astype(dtype), v.astype(dtype)
-
-
-@each_unit
-@pytest.mark.parametrize(
-    "shape",
-    [(1, 1, 1, 1, 8), (2, 7, 4, 2, 16), (1, 65, 3, 1, 64), (3, 33, 2, 2, 48), (1, 130, 7, 1, 80), (2, 5, 4, 4, 130), (1, 530, 1, 1, 8)],
-    ids=str,
-)
-@pytest.mark.parametrize("layouts", ["ttt", "hht"])
-def test_causal(unit: str, shape: tuple[int, int, int, int, int], layouts: str, rng: np.random.Generator) -> None:
-    q, k, v = causal_inputs(rng, shape)
-    scale = 1 / math.sqrt(shape[4])
-    y = run_causal(unit, q, k, v, scale, layouts=layouts)
-    assert_accurate(y, causal_reference(q, k, v, scale), causal_reference(q, k, v, scale, np.float32))
-
-
-@each_unit
-@each_float
-def test_causal_dtypes(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
-    q, k, v = causal_inputs(rng, (2, 19, 4, 2, 40), dtype)
-    for y_dtype in FLOATS:
-        y = run_causal(unit, q, k, v, 0.2, y_dtype=y_dtype)
-        assert_near(y, causal_reference(q, k, v, 0.2), atol=2e-6, rtol=2e-5)
-
-
-@each_unit
-def test_causal_equals_packed_bit_for_bit(unit: str, rng: np.random.Generator) -> None:
-    batch = make_batch(rng, [(0, 90)], heads=6, kv_heads=2, width=64, block_size=128, cache_dtype=BF16, q_dtype=BF16)
-    block = int(batch.block_table[0, 0])
-    k, v = (cache[block, :, :90].transpose(1, 0, 2)[None] for cache in (batch.k_cache, batch.v_cache))
-    y = run_causal(unit, batch.q[None], k, v, batch.scale)
-    assert np.array_equal(bits(y[0]), bits(batch.run(unit)))
-
-
-@each_unit
-def test_causal_nothing_to_do_and_refusals(unit: str, rng: np.random.Generator) -> None:
-    for shape in ((0, 3, 2, 2, 8), (2, 0, 2, 2, 8), (2, 3, 0, 2, 8), (2, 3, 2, 2, 0)):
-        assert run_causal(unit, *causal_inputs(rng, shape), 1.0).size == 0
-    assert is_poison(run_causal(unit, *causal_inputs(rng, (1, 3, 4, 3, 8)), 1.0, status=INVALID))
-    q, k, v = causal_inputs(rng, (1, 3, 2, 2, 8), F16)
-    operands = [q, k, v, poison(q.shape, F32)]
-    strides = [48, 16, 8] * 3
-    short = [1, 4, 2, 2, 8, 1.0, NUMBER[F16], NUMBER[F32], *strides]  # one token more than there is
-    assert is_poison(launch(unit, "attention_causal", operands, short, writes=[3], status=INVALID)[0])
-    backwards = [1, 3, 2, 2, 8, 1.0, NUMBER[F16], NUMBER[F32], 48, -16, 8, *strides[3:]]
-    assert is_poison(launch(unit, "attention_causal", operands, backwards, writes=[3], status=INVALID)[0])

@@ -36,12 +36,18 @@ def norm_reference(x: Array, gain: Array) -> npt.NDArray[np.float64]:
     return result
 
 
-def rms_norm(unit: str, x: Array, gain: Array, y_dtype: np.dtype[Any] = F32, count: int | None = None, status: int = 0) -> Array:
+def rms_norm(
+    unit: str, x: Array, gain: Array, y_dtype: np.dtype[Any] = F32, count: int | None = None, status: int = 0
+) -> Array:
     params = [*x.shape, EPSILON, NUMBER[x.dtype], NUMBER[y_dtype]]
-    return launch(unit, "rms_norm", [x, gain, counter(count), poison(x.shape, y_dtype)], params, writes=[3], status=status)[0]
+    return launch(
+        unit, "rms_norm", [x, gain, counter(count), poison(x.shape, y_dtype)], params, writes=[3], status=status
+    )[0]
 
 
-def add_rms_norm(unit: str, a: Array, b: Array, gain: Array, y_dtype: np.dtype[Any] = F32, count: int | None = None) -> tuple[Array, Array]:
+def add_rms_norm(
+    unit: str, a: Array, b: Array, gain: Array, y_dtype: np.dtype[Any] = F32, count: int | None = None
+) -> tuple[Array, Array]:
     params = [*a.shape, EPSILON, NUMBER[a.dtype], NUMBER[y_dtype]]
     operands = [a, b, gain, counter(count), poison(a.shape, a.dtype), poison(a.shape, y_dtype)]
     added, y = launch(unit, "add_rms_norm", operands, params, writes=[4, 5])
@@ -67,7 +73,9 @@ def test_rms_norm(unit: str, shape: tuple[int, int], dtype: np.dtype[Any], rng: 
 @each_unit
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @each_float
-def test_add_rms_norm_equals_the_two_kernels(unit: str, shape: tuple[int, int], dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+def test_add_rms_norm_equals_the_two_kernels(
+    unit: str, shape: tuple[int, int], dtype: np.dtype[Any], rng: np.random.Generator
+) -> None:
     a, b, gain = inputs(rng, shape, dtype)
     added, y = add_rms_norm(unit, a, b, gain)
     plain = launch(unit, "add", [a, b, None, poison(shape, dtype)], [*shape, NUMBER[dtype]], writes=[3])[0]

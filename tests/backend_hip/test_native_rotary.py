@@ -30,7 +30,9 @@ def frequencies(half: int, base: float = 1e6) -> Array:
     return result
 
 
-def table(unit: str, position: Array, inverse: Array, scale: float = 1.0, count: int | None = None) -> tuple[Array, Array]:
+def table(
+    unit: str, position: Array, inverse: Array, scale: float = 1.0, count: int | None = None
+) -> tuple[Array, Array]:
     shape = (len(position), len(inverse))
     operands = [position, inverse, counter(count), poison(shape, F32), poison(shape, F32)]
     cosine, sine = launch(unit, "rotary_table", operands, [*shape, scale], writes=[3, 4])
@@ -40,7 +42,9 @@ def table(unit: str, position: Array, inverse: Array, scale: float = 1.0, count:
 @each_unit
 @pytest.mark.parametrize("half", [1, 5, 32, 64])
 @pytest.mark.parametrize("scale", [1.0, 1.1386])
-def test_table_is_double_of_the_float_angle_rounded_once(unit: str, half: int, scale: float, rng: np.random.Generator) -> None:
+def test_table_is_double_of_the_float_angle_rounded_once(
+    unit: str, half: int, scale: float, rng: np.random.Generator
+) -> None:
     position = rng.integers(0, 131072, 90).astype(np.int32)
     position[:3] = (0, 1, 131071)
     inverse = frequencies(half)
@@ -87,13 +91,17 @@ def natural(x: Array) -> list[int | float]:
     return [rows, heads, width, NUMBER[x.dtype], heads * width, width, max(rows, 1), rows * heads * width]
 
 
-def make(rng: np.random.Generator, shape: tuple[int, int, int], dtype: np.dtype[Any] = F32) -> tuple[Array, Array, Array]:
+def make(
+    rng: np.random.Generator, shape: tuple[int, int, int], dtype: np.dtype[Any] = F32
+) -> tuple[Array, Array, Array]:
     angle = rng.uniform(-4, 4, (shape[0], shape[2] // 2))
     return rng.standard_normal(shape).astype(dtype), np.cos(angle).astype(F32), np.sin(angle).astype(F32)
 
 
 @each_unit
-@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 2, 10), (5, 14, 64), (2, 3, 80), (1, 12, 128), (70, 9, 64), (4, 2, 98)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 2), (3, 2, 10), (5, 14, 64), (2, 3, 80), (1, 12, 128), (70, 9, 64), (4, 2, 98)], ids=str
+)
 @each_float
 def test_rotation(unit: str, shape: tuple[int, int, int], dtype: np.dtype[Any], rng: np.random.Generator) -> None:
     x, cosine, sine = make(rng, shape, dtype)

@@ -34,6 +34,7 @@ class Config:
     matrix: DType = DType.F32
     query: DType | None = None
     """Dtype of the query weights, where it is not that of the others."""
+    cache: DType = DType.F32
     batch: int = 2
     time: int = 5
     tokens: int = 7
@@ -48,7 +49,9 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)
 
-    def value(self, name: str, shape: Sequence[Extent], axes: str = "", dtype: DType = DType.F32, role: Role = Role.INPUT) -> str:
+    def value(
+        self, name: str, shape: Sequence[Extent], axes: str = "", dtype: DType = DType.F32, role: Role = Role.INPUT
+    ) -> str:
         names = tuple("" if letter == "_" else letter for letter in axes) if axes else ("",) * len(shape)
         tensor = TensorType(tuple(shape), dtype, names)
         rows = shape[0] if shape else 0
@@ -100,7 +103,7 @@ def decoder(config: Config) -> Graph:
         b.value("row_count", (1,), dtype=DType.I32)
         for layer in range(c.layers):
             for cache in ("k_cache", "v_cache"):
-                b.value(f"{cache}.{layer}", (2 * c.batch, c.kv_heads, 4, c.width), "PGSD", role=Role.STATE)
+                b.value(f"{cache}.{layer}", (2 * c.batch, c.kv_heads, 4, c.width), "PGSD", c.cache, Role.STATE)
     else:
         leading, axes = (c.batch, c.time), "BT"
         ids = b.value("input_ids", leading, axes, DType.I32)
@@ -124,7 +127,9 @@ def _layer(b: Builder, c: Config, layer: int, x: str, cos: str, axes: str) -> st
     p = f"layers.{layer}"
     heads, kv = c.heads * c.width, c.kv_heads * c.width
 
-    def project(name: str, source: str, rows: int, columns: int, axis: str = "", dtype: DType | None = None, bias: bool = False) -> str:
+    def project(
+        name: str, source: str, rows: int, columns: int, axis: str = "", dtype: DType | None = None, bias: bool = False
+    ) -> str:
         row_axis, column_axis = axis or "_", b.types[source].axes[-1] or "_"
         weight = b.weight(f"{p}.{name}.weight", (rows, columns), row_axis + column_axis, dtype or c.matrix)
         vector = b.weight(f"{p}.{name}.bias", (rows,)) if bias else None
@@ -178,7 +183,7 @@ def input_values(config: Config, rng: np.random.Generator) -> dict[str, Array]:
     }
     for layer in range(c.layers):
         for cache in ("k_cache", "v_cache"):
-            values[f"{cache}.{layer}"] = rng.normal(size=(4, c.kv_heads, 4, c.width)).astype(np.float32)
+            values[f"{cache}.{layer}"] = rng.normal(size=(4, c.kv_heads, 4, c.width)).astype(c.cache.numpy)
     return values
 
 
@@ -192,7 +197,9 @@ def tensors(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
             blocks[..., :2] = np.frombuffer(np.float16(0.003).tobytes(), np.uint8)
             found[item.value.name] = blocks.reshape(shape[0], -1)
         else:
-            found[item.value.name] = rng.normal(size=shape, scale=0.2).astype(np.float32) + (1.0 if len(shape) == 1 else 0.0)
+            found[item.value.name] = rng.normal(size=shape, scale=0.2).astype(np.float32) + (
+                1.0 if len(shape) == 1 else 0.0
+            )
     return found
 
 

@@ -153,7 +153,14 @@ def test_random_and_state_nodes_are_never_merged() -> None:
     builder.add("kv_store", operands, ("k1", "v1"))
     builder.add("kv_store", (*operands[:5], "k1", "v1"), ("k2", "v2"))
     builder.value("logits", (1, 9), "RV")
-    for name, dtype in (("t", DType.F32), ("top_k", DType.I32), ("p", DType.F32), ("m", DType.F32), ("seed", DType.I64), ("i", DType.I32)):
+    for name, dtype in (
+        ("t", DType.F32),
+        ("top_k", DType.I32),
+        ("p", DType.F32),
+        ("m", DType.F32),
+        ("seed", DType.I64),
+        ("i", DType.I32),
+    ):
         builder.value(name, (1,), "R", dtype)
     for name in ("a", "b"):
         builder.add("sample", ("logits", "t", "top_k", "p", "m", "seed", "i"), name)
@@ -282,10 +289,16 @@ def test_rows_are_forced_by_operator_or_node() -> None:
     choice = RowChoice(forced=(("rope_split_half", "host"), ("layers.0.attn_norm", "host_all_rows")))
     report = run_pipeline(graph, HOST, PipelineOptions(choice=choice))
     impls = {node.name: node.impl for node in report.graph.nodes}
-    assert (impls["layers.0.q_rotated"], impls["layers.0.attn_norm"], impls["hidden"]) == ("host", "host_all_rows", "host")
+    assert (impls["layers.0.q_rotated"], impls["layers.0.attn_norm"], impls["hidden"]) == (
+        "host",
+        "host_all_rows",
+        "host",
+    )
     assert report.graph.types["layers.0.q_rotated"].is_natural
     assert dict(report.decisions["layers.0.q_rotated"].rejected)["host_head_major"] == "row host is forced"
-    assert report.options["select_impl"] == "select_impl{choice=[rope_split_half@host, layers.0.attn_norm@host_all_rows]}"
+    assert (
+        report.options["select_impl"] == "select_impl{choice=[rope_split_half@host, layers.0.attn_norm@host_all_rows]}"
+    )
     with pytest.raises(ConfigError, match=r"forced row linear@fast .*\n.*rows of linear: host, host_all_rows"):
         lowered(graph, RowChoice(forced=(("linear", "fast"),)))
     with pytest.raises(BackendError, match="host_head_major: head-major results need four named axes"):

@@ -34,7 +34,9 @@ def close(actual: Array, expected: Array, limit: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=limit * float(np.std(expected)))
 
 
-@pytest.mark.parametrize("disabled", [(), *((name,) for name in OPTIONAL), OPTIONAL], ids=lambda names: "+".join(names) or "all on")
+@pytest.mark.parametrize(
+    "disabled", [(), *((name,) for name in OPTIONAL), OPTIONAL], ids=lambda names: "+".join(names) or "all on"
+)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_results_do_not_depend_on_the_passes(name: str, disabled: tuple[str, ...], rng: np.random.Generator) -> None:
     graph = decoder(CONFIGS[name])
@@ -47,9 +49,11 @@ def test_results_do_not_depend_on_the_passes(name: str, disabled: tuple[str, ...
         close(after.state[cache], expected, 1e-5)
 
 
-@pytest.mark.parametrize("disabled", [(), *((name,) for name in OPTIONAL)], ids=lambda names: "+".join(names) or "all on")
+@pytest.mark.parametrize(
+    "disabled", [(), *((name,) for name in OPTIONAL)], ids=lambda names: "+".join(names) or "all on"
+)
 def test_bf16_results_stay_near_f32_with_any_pass_off(disabled: tuple[str, ...], rng: np.random.Generator) -> None:
-    config = Config(matrix=DType.BF16, packed=True)
+    config = Config(matrix=DType.BF16, packed=True, cache=DType.BF16)
     graph = decoder(config)
     values, checkpoint = input_values(config, rng), tensors(graph, rng)
     lowered = run_pipeline(graph, host_target(), PipelineOptions("bf16", frozenset(disabled))).graph
@@ -66,7 +70,11 @@ def test_a_dense_decoder_becomes_fused_nodes_without_a_strided_copy() -> None:
     assert graph.types["layers.0.v_proj.heads"].layout == "BTGD"
     assert graph.types["embed.weight"].layout == "panel32"
     names = {item.value.name for item in graph.with_role(Role.WEIGHT)}
-    assert {"layers.2.q_proj_k_proj_v_proj.weight", "layers.2.gate_proj_up_proj.weight", "layers.2.o_proj.weight"} <= names
+    assert {
+        "layers.2.q_proj_k_proj_v_proj.weight",
+        "layers.2.gate_proj_up_proj.weight",
+        "layers.2.o_proj.weight",
+    } <= names
     assert not any(name.endswith((".q_proj.weight", ".up_proj.weight")) for name in names)
 
 
@@ -99,8 +107,13 @@ def test_two_runs_give_the_same_text() -> None:
 
 
 def test_the_report_tells_stages_decisions_and_differences() -> None:
-    report = run_pipeline(decoder(Config(layers=1)), host_target(), PipelineOptions(disable=frozenset({"fuse_swiglu"})), texts=True)
-    assert [stage.name for stage in report.stages] == ["input", *(item.name for item in pipeline() if item.name != "fuse_swiglu")]
+    report = run_pipeline(
+        decoder(Config(layers=1)), host_target(), PipelineOptions(disable=frozenset({"fuse_swiglu"})), texts=True
+    )
+    assert [stage.name for stage in report.stages] == [
+        "input",
+        *(item.name for item in pipeline() if item.name != "fuse_swiglu"),
+    ]
     fusion = next(stage for stage in report.stages if stage.name == "fuse_add_norm")
     assert (fusion.nodes_before - fusion.nodes_after, fusion.changed) == (2, True)
     assert "+  %hidden" not in report.diff("fuse_add_norm")

@@ -96,7 +96,9 @@ class Bench:
         return self.with_steps(steps).with_slot((value,), place)
 
     def with_slot(self, values: tuple[str, ...], place: ByteRange) -> Bench:
-        slots = (slot.model_copy(update={"range": place}) if slot.values == values else slot for slot in self.entry.slots)
+        slots = (
+            slot.model_copy(update={"range": place}) if slot.values == values else slot for slot in self.entry.slots
+        )
         return self.with_entry(slots=tuple(slots))
 
     def with_workspace(self, step: str, number: int, place: ByteRange) -> Bench:

@@ -7,6 +7,7 @@ workspace), `strided` (takes strided views). Alignment is 8 bytes, so that small
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,18 +81,30 @@ class _PartView:
         return View(0, start * stride, (step * stride,))
 
 
-def _part() -> OpDef:
+class _TransposeView:
+    """A contiguous vector as a matrix of `rows` columns, read column by column: all its bytes in another order."""
+
+    def __call__(
+        self, operands: OperandTypes, attrs: Mapping[str, Attr], strides: tuple[int, ...] | None = None, /
+    ) -> View:
+        rows = attrs["rows"]
+        assert isinstance(rows, int)
+        assert strides == (1,)
+        return View(0, 0, (1, rows))
+
+
+def _view(name: str, rule: _PartView | _TransposeView, *attrs: str) -> OpDef:
     return OpDef(
-        "part",
-        "a view of every step-th element from start",
+        name,
+        "a fake view",
         (OperandSpec("x", frozenset({DType.U8})),),
         ("y",),
         _no_infer,
         _no_reference,
         _no_samples,
         Tolerance(0, 0, "no byte moves"),
-        (AttrSpec("start", int), AttrSpec("step", int)),
-        view=_PartView(),
+        tuple(AttrSpec(attr, int) for attr in attrs),
+        view=rule,
     )
 
 
@@ -104,7 +117,8 @@ FAKE_OPS: Mapping[str, OpDef] = {
         _op("split", ("x",), ("y*",)),
         _op("update", ("s", "x"), ("s_out",), effect=Effect.STATE, must_alias=((0, 0),)),
         _op("ordered", ("x",), ("y",), effect=Effect.ORDERED),
-        _part(),
+        _view("part", _PartView(), "start", "step"),
+        _view("transpose", _TransposeView(), "rows"),
     )
 }
 
@@ -130,11 +144,11 @@ def _work(site: CallSite) -> int:
 def _row(op: str, name: str, operands: str, in_place: tuple[tuple[str, str], ...] = (), strided: str = "") -> Impl:
     names = tuple(operands.split())
     found = Impl(op, name, Level.READABLE, names, _kernel, _params, _accepts, in_place=in_place)
-    if "workspace" in names:
-        found = Impl(op, name, Level.READABLE, names, _kernel, _params, _accepts, workspace=_work, in_place=in_place)
-    if strided:
-        return Impl(op, name, Level.READABLE, names, _kernel, _params, _accepts, strided=frozenset({strided}))
-    return found
+    return replace(
+        found,
+        workspace=_work if "workspace" in names else found.workspace,
+        strided=frozenset({strided} - {""}),
+    )
 
 
 FAKE_TARGET = Target(
@@ -144,6 +158,7 @@ FAKE_TARGET = Target(
         _row("unary", "in_place", "x count y", (("y", "x"),)),
         _row("unary", "work", "x y workspace"),
         _row("unary", "strided", "x y", strided="x"),
+        _row("unary", "in_place_strided", "x y", (("y", "x"),), strided="x"),
         _row("binary", "plain", "a b count y"),
         _row("binary", "in_place", "a b count y", (("y", "a"), ("y", "b"))),
         _row("binary", "in_place_a", "a b y", (("y", "a"),)),
@@ -230,6 +245,11 @@ class GraphMaker:
 
     def part(self, name: str, x: str, start: int, stop: int, step: int = 1) -> str:
         self.node("part", None, (x,), {name: vector(len(range(start, stop, step)))}, start=start, step=step)
+        return name
+
+    def transpose(self, name: str, x: str, rows: int) -> str:
+        columns = self.types[x].elements // rows
+        self.node("transpose", None, (x,), {name: TensorType((rows, columns), DType.U8)}, rows=rows)
         return name
 
     def graph(self, *outputs: str) -> Graph:

@@ -252,21 +252,19 @@ def test_only_one_result_takes_an_operands_bytes() -> None:
     assert entry.stats.arena_bytes == 96
 
 
-def test_a_strided_operand_is_never_written_in_place() -> None:
-    target = replace(
-        FAKE_TARGET,
-        rows=(
-            *FAKE_TARGET.rows,
-            replace(FAKE_TARGET.rows[1], name="both", strided=frozenset({"x"})),
-        ),
-    )
+def test_an_operand_in_another_element_order_is_never_written_in_place() -> None:
     make = GraphMaker()
-    t = make.unary("t", make.input("x", 15))
-    view = make.part("view", t, 0, 15, 2)  # spans all of t, in another element order
-    entry = plan(make.graph(make.unary("y", make.unary("b", view, "both"))), target=target)
+    turned = make.transpose("turned", make.unary("t", make.input("x", 16)), 4)
+    entry = plan(make.graph(make.unary("y", make.unary("b", turned, "in_place_strided"))))
     assert entry.stats.in_place == 0
     assert entry.stats.strided_copies == 1
-    assert place(entry, "view").size == 15
+
+
+def test_a_strided_view_spans_its_first_to_its_last_element() -> None:
+    make = GraphMaker()
+    view = make.part("view", make.unary("t", make.input("x", 16)), 8, 16, 3)
+    entry = plan(make.graph(make.unary("y", view, "strided")))
+    assert place(entry, "view") == ByteRange("arena", 8, 7)
 
 
 def test_zero_size_values_have_steps_and_no_bytes() -> None:

@@ -22,7 +22,11 @@ def _first(*reasons: str | None) -> str | None:
 
 def _head_width(site: CallSite) -> str | None:
     width = site.operand(0).shape[-1]
-    return f"the head width must be at most {_MAX_WIDTH}, found {width}" if isinstance(width, int) and width > _MAX_WIDTH else None
+    return (
+        f"the head width must be at most {_MAX_WIDTH}, found {width}"
+        if isinstance(width, int) and width > _MAX_WIDTH
+        else None
+    )
 
 
 def _store_accepts(site: CallSite) -> str | None:
@@ -53,7 +57,10 @@ def _packed_accepts(site: CallSite) -> str | None:
         need_dtype("q", site.operand(0), FLOATS),
         need_dtype("k_cache", cache, FLOATS),
         need_dtype("v_cache", site.operand(2), (cache.dtype,)),
-        *(need_dtype(name, site.operand(index), _INDICES) for index, name in enumerate(("row_of_token", "position", "block_table", "length"), 3)),
+        *(
+            need_dtype(name, site.operand(index), _INDICES)
+            for index, name in enumerate(("row_of_token", "position", "block_table", "length"), 3)
+        ),
         need_dtype("y", site.results[0], FLOATS),
         _head_width(site),
     )

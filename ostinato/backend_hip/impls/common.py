@@ -74,7 +74,11 @@ def need_foldable_count(site: CallSite, tensor: TensorType, inner: int = 1) -> s
     """The reason when the kernel's rows (all axes of `tensor` but the last `inner`) are not the axis that is partly valid."""
     if site.counted and tensor.rank <= inner:
         return f"the valid-rows count is of axis 0, which the kernel does not see as rows of {tensor}"
-    if not site.counted or tensor.rank == inner + 1 or all(extent == 1 for extent in tensor.shape[1 : tensor.rank - inner]):
+    if (
+        not site.counted
+        or tensor.rank == inner + 1
+        or all(extent == 1 for extent in tensor.shape[1 : tensor.rank - inner])
+    ):
         return None
     return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {tensor.rank - inner - 1} of {tensor}"
 

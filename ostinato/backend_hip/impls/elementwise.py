@@ -114,8 +114,12 @@ ELEMENTWISE_ROWS = (
         in_place=(("y", "gate"), ("y", "up")),
     ),
     _row("swiglu", ("gate", "up", "count", "y"), _two_dtype_params, _swiglu_converts, name="host_convert", priority=-1),
-    _row("add", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
-    _row("mul", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
+    _row(
+        "add", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))
+    ),
+    _row(
+        "mul", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))
+    ),
     _row("scale", ("x", "count", "y"), _scale_params, _same_dtype("x"), in_place=(("y", "x"),)),
     _row("cast", ("x", "count", "y"), _two_dtype_params, _cast_accepts),
     _row("gather_rows", ("x", "index", "count", "y"), _gather_params, _gather_accepts),

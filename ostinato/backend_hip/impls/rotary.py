@@ -30,7 +30,9 @@ def head_major(tensor: TensorType) -> str | None:
 
 
 def _table_dtypes(site: CallSite) -> str | None:
-    return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype("inverse_frequency", site.operand(1), (DType.F32,))
+    return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype(
+        "inverse_frequency", site.operand(1), (DType.F32,)
+    )
 
 
 def _table_count(site: CallSite) -> str | None:

@@ -34,7 +34,9 @@ def _flat_params(site: CallSite) -> tuple[int, ...]:
 
 def _sample_accepts(site: CallSite) -> str | None:
     reasons = [need_dtype("logits", site.operand(0), (DType.F32,))]
-    reasons += [need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)]
+    reasons += [
+        need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)
+    ]
     return next((reason for reason in reasons if reason), None)
 
 
@@ -44,7 +46,11 @@ def _sample_workspace(site: CallSite) -> int:
 
 def _loss_accepts(site: CallSite) -> str | None:
     counted = "the kernel has no valid-rows count; rows to leave out have target -100" if site.counted else None
-    return need_dtype("logits", site.operand(0), (DType.F32,)) or need_dtype("target", site.operand(1), (DType.I32,)) or counted
+    return (
+        need_dtype("logits", site.operand(0), (DType.F32,))
+        or need_dtype("target", site.operand(1), (DType.I32,))
+        or counted
+    )
 
 
 def _loss_workspace(site: CallSite) -> int:

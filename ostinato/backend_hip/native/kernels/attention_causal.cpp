@@ -18,7 +18,8 @@ int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads,
 }  // namespace
 
 void attention_causal(const Call& call) {
-    const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2), kv_heads = call.integer(3);
+    const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2),
+                  kv_heads = call.integer(3);
     const int64_t width = call.integer(4), dtype = call.integer(6), y_dtype = call.integer(7);
     const auto scale = static_cast<float>(call.real(5));
     const auto strides = [&](uint32_t first) {
@@ -63,7 +64,12 @@ void attention_causal(const Call& call) {
         }
         const KeyRows rows{at(keys, batch * k.batch + kv * k.head, size),
                            at(values, batch * v.batch + kv * v.head, size),
-                           k.token * size, v.token * size, nullptr, 0, 0, dtype};
+                           k.token * size,
+                           v.token * size,
+                           nullptr,
+                           0,
+                           0,
+                           dtype};
         attend(tile, rows, end);
         for (int64_t r = 0; r < tile.rows; ++r) {
             const int64_t token = first + r / size_of_group;
@@ -72,7 +78,8 @@ void attention_causal(const Call& call) {
         }
     };
     const int64_t units = blocks * sequences;
-    const double operations = 2.0 * static_cast<double>(batches * heads * tokens) * static_cast<double>((tokens + 1) * width);
+    const double operations =
+        2.0 * static_cast<double>(batches * heads * tokens) * static_cast<double>((tokens + 1) * width);
     if (operations / kTileRate < kInlineNanoseconds) {
         call.pool->parallel(1, [&](int64_t, void* scratch) {
             for (int64_t u = 0; u < units; ++u) unit(u, scratch);

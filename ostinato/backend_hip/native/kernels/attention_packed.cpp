@@ -42,12 +42,16 @@ struct Packed {
     KeyRows key_rows(int64_t row, int64_t kv) const {
         const int64_t size = size_of(cache_dtype);
         const int64_t head = kv * block_keys * width;
-        return {at(k_cache, head, size), at(v_cache, head, size), width * size, width * size,
-                block_table + row * table_width, block_keys, kv_heads * block_keys * width * size, cache_dtype};
+        return {at(k_cache, head, size),
+                at(v_cache, head, size),
+                width * size,
+                width * size,
+                block_table + row * table_width,
+                block_keys,
+                kv_heads * block_keys * width * size,
+                cache_dtype};
     }
-    char* output(int64_t token, int64_t head) const {
-        return at(y, (token * heads + head) * width, size_of(y_dtype));
-    }
+    char* output(int64_t token, int64_t head) const { return at(y, (token * heads + head) * width, size_of(y_dtype)); }
     void clear(int64_t token, int64_t group) const {
         std::memset(output(token, groups.first_head(group)), 0,
                     static_cast<size_t>(groups.size(group) * width * size_of(y_dtype)));
@@ -165,8 +169,8 @@ void attend_segments(const Packed& p, int64_t segments) {
                 }
             }
             for (int64_t r = 0; r < tile.rows; ++r) {
-                write_row(p.y_dtype, p.output(token, p.groups.first_head(group) + r), total + 2 * tile.rows + r * stride,
-                          total[2 * r + 1], p.width);
+                write_row(p.y_dtype, p.output(token, p.groups.first_head(group) + r),
+                          total + 2 * tile.rows + r * stride, total[2 * r + 1], p.width);
             }
         });
     }
@@ -188,7 +192,8 @@ void share_out(const Packed& p) {
     const int64_t threads = p.call.pool->threads();
     const int64_t run = ceil_div(p.tokens, runs);
     const double tiles = 4.0 * keys * static_cast<double>(p.heads * p.width) / kTileRate;
-    const double stream = keys / static_cast<double>(run) * 2.0 * static_cast<double>(p.kv_heads * p.width * size_of(p.cache_dtype)) / kStreamRate;
+    const double stream = keys / static_cast<double>(run) * 2.0 *
+                          static_cast<double>(p.kv_heads * p.width * size_of(p.cache_dtype)) / kStreamRate;
     const bool alone = threads == 1 || (tiles > stream ? tiles : stream) < kInlineNanoseconds;
 
     const int64_t token_units = p.tokens * p.groups.count;
@@ -218,8 +223,10 @@ void share_out(const Packed& p) {
 }  // namespace
 
 void attention_packed(const Call& call) {
-    const int64_t capacity = call.integer(0), heads = call.integer(1), kv_heads = call.integer(2), width = call.integer(3);
-    const int64_t blocks = call.integer(4), block_keys = call.integer(5), table_width = call.integer(6), rows = call.integer(7);
+    const int64_t capacity = call.integer(0), heads = call.integer(1), kv_heads = call.integer(2),
+                  width = call.integer(3);
+    const int64_t blocks = call.integer(4), block_keys = call.integer(5), table_width = call.integer(6),
+                  rows = call.integer(7);
     const int64_t q_dtype = call.integer(9), cache_dtype = call.integer(10), y_dtype = call.integer(11);
     const int64_t tokens = call.rows(7, capacity);
     if (tokens <= 0 || heads <= 0 || width <= 0) return;
@@ -230,17 +237,35 @@ void attention_packed(const Call& call) {
     }
     const int64_t cache = blocks * kv_heads * block_keys * width;
     if (!covers(call, 0, capacity * heads * width, size_of(q_dtype)) || !covers(call, 1, cache, size_of(cache_dtype)) ||
-        !covers(call, 2, cache, size_of(cache_dtype)) || !covers(call, 3, capacity, 4) || !covers(call, 4, capacity, 4) ||
-        !covers(call, 5, rows * table_width, 4) || !covers(call, 6, rows, 4) ||
+        !covers(call, 2, cache, size_of(cache_dtype)) || !covers(call, 3, capacity, 4) ||
+        !covers(call, 4, capacity, 4) || !covers(call, 5, rows * table_width, 4) || !covers(call, 6, rows, 4) ||
         !covers(call, 8, capacity * heads * width, size_of(y_dtype))) {
         return;
     }
     const TileShape shape = tile_shape(width);
-    share_out({call, tokens, heads, kv_heads, width, blocks, block_keys, table_width, rows,
-               static_cast<float>(call.real(8)), q_dtype, cache_dtype, y_dtype, call.pointer<const char>(0),
-               call.pointer<const char>(1), call.pointer<const char>(2), call.pointer<const int32_t>(3),
-               call.pointer<const int32_t>(4), call.pointer<const int32_t>(5), call.pointer<const int32_t>(6),
-               call.pointer<char>(8), shape, HeadGroups(heads, kv_heads, shape.rows)});
+    share_out({call,
+               tokens,
+               heads,
+               kv_heads,
+               width,
+               blocks,
+               block_keys,
+               table_width,
+               rows,
+               static_cast<float>(call.real(8)),
+               q_dtype,
+               cache_dtype,
+               y_dtype,
+               call.pointer<const char>(0),
+               call.pointer<const char>(1),
+               call.pointer<const char>(2),
+               call.pointer<const int32_t>(3),
+               call.pointer<const int32_t>(4),
+               call.pointer<const int32_t>(5),
+               call.pointer<const int32_t>(6),
+               call.pointer<char>(8),
+               shape,
+               HeadGroups(heads, kv_heads, shape.rows)});
 }
 
 }  // namespace ost::OST_UNIT

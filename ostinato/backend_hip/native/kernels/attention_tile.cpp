@@ -65,7 +65,8 @@ template <class T>
 void add_typed(Tile& tile, const T* queries, int64_t count, int64_t step, bool negative, int32_t limit) {
     for (int64_t i = 0; i < count; ++i) {
         const int64_t row = tile.rows++;
-        widen_row(queries + i * step, tile.query + row * tile.shape.stride, tile.shape.width, splat(negative ? -1.0f : 1.0f));
+        widen_row(queries + i * step, tile.query + row * tile.shape.stride, tile.shape.width,
+                  splat(negative ? -1.0f : 1.0f));
         tile.limit[row] = limit;
     }
 }
@@ -129,7 +130,8 @@ const float* pack_values(const Tile& tile, const char* const* rows, int64_t coun
         }
     }
     for (int64_t j = 0; j < count; ++j) {
-        widen_row(reinterpret_cast<const T*>(rows[j]), tile.values + j * tile.shape.stride, tile.shape.width, splat(1.0f));
+        widen_row(reinterpret_cast<const T*>(rows[j]), tile.values + j * tile.shape.stride, tile.shape.width,
+                  splat(1.0f));
     }
     stride = tile.shape.stride;
     return tile.values;
@@ -208,8 +210,16 @@ void add_values(Tile& tile, int64_t first_row, const float* values, int64_t valu
     const int64_t vectors = tile.shape.stride / VW;
     const float one = 1.0f;
     const auto product = [&](int64_t row, int64_t first, int64_t end, const float* rescale) {
-        return Product{tile.weight + row * tile.shape.chunk + first, tile.shape.chunk, values + first * value_stride, value_stride,
-                       tile.output + row * tile.shape.stride, tile.shape.stride, end - first, kValueBlock, rescale, &stream};
+        return Product{tile.weight + row * tile.shape.chunk + first,
+                       tile.shape.chunk,
+                       values + first * value_stride,
+                       value_stride,
+                       tile.output + row * tile.shape.stride,
+                       tile.shape.stride,
+                       end - first,
+                       kValueBlock,
+                       rescale,
+                       &stream};
     };
     for_tiles(first_row, tile.rows, [&](int64_t row, int64_t rows) {
         int64_t least = tile.visible[row], most = least;
@@ -229,7 +239,8 @@ void add_values(Tile& tile, int64_t first_row, const float* values, int64_t valu
 
 }  // namespace
 
-void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, bool negative, int32_t limit) {
+void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, bool negative,
+                 int32_t limit) {
     switch (dtype) {
         case OST_F16: return add_typed(tile, static_cast<const f16*>(queries), count, step, negative, limit);
         case OST_BF16: return add_typed(tile, static_cast<const bf16*>(queries), count, step, negative, limit);

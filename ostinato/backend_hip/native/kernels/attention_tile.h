@@ -4,9 +4,9 @@
 // serves all of them. Keys are walked in chunks of a fixed width, chunks in segments of kSegmentKeys, both counted from
 // key 0. A segment starts with an empty softmax state, and segments are folded in ascending order: a segment may be
 // computed by any worker, and a long context that is shared out over workers gives the same bits as one worker.
-// Dot products run over the head width, weighted sums over the keys, in fixed blocks (multiply.h): a row's result depends
-// on its query, its keys and its limit, and not on the rows beside it. Keys past a row's limit do not enter its result, not
-// even times zero.
+// Dot products run over the head width, weighted sums over the keys, in fixed blocks (multiply.h): a row's result
+// depends on its query, its keys and its limit, and not on the rows beside it. Keys past a row's limit do not enter its
+// result, not even times zero.
 #pragma once
 
 #include "simd.h"
@@ -33,43 +33,45 @@ struct KeyRows {
 
 // What the head width alone decides.
 struct TileShape {
-    int64_t width;   // D
+    int64_t width;  // D
     int64_t stride;  // D rounded up to whole vectors
-    int64_t chunk;   // keys of a chunk
-    int64_t rows;    // query rows that fit the scratch
+    int64_t chunk;  // keys of a chunk
+    int64_t rows;  // query rows that fit the scratch
 };
 TileShape tile_shape(int64_t width);
 
 // One tile in a worker's scratch. Arrays of rows are padded to whole vectors.
 struct Tile {
     TileShape shape;
-    int64_t rows;      // query rows in use
-    float scale;       // >= 0: a negative scale is moved into the queries
-    float* keys;       // [D][chunk], transposed
-    float* values;     // [chunk][stride]
-    float* query;      // [rows][stride]
-    float* weight;     // [rows][chunk]: scores, then softmax weights
-    float* output;     // [rows][stride]: weighted sum of the current segment, not yet divided
-    float* total;      // [rows][stride]: of the segments folded so far
-    float* sums;       // [rows][VW]: partial sums of the weights
-    float* maximum;    // [rows]: largest scaled score of the segment so far
-    float* rescale;    // [rows]: what a larger maximum makes of the earlier sums
-    float* sum;        // [rows]
+    int64_t rows;  // query rows in use
+    float scale;  // >= 0: a negative scale is moved into the queries
+    float* keys;  // [D][chunk], transposed
+    float* values;  // [chunk][stride]
+    float* query;  // [rows][stride]
+    float* weight;  // [rows][chunk]: scores, then softmax weights
+    float* output;  // [rows][stride]: weighted sum of the current segment, not yet divided
+    float* total;  // [rows][stride]: of the segments folded so far
+    float* sums;  // [rows][VW]: partial sums of the weights
+    float* maximum;  // [rows]: largest scaled score of the segment so far
+    float* rescale;  // [rows]: what a larger maximum makes of the earlier sums
+    float* sum;  // [rows]
     float* folded_maximum;
     float* folded_sum;
-    int32_t* limit;    // [rows]: keys that row sees
+    int32_t* limit;  // [rows]: keys that row sees
     int32_t* visible;  // [rows]: of them, how many lie in the current chunk
 };
 Tile make_tile(const TileShape& shape, float scale, void* scratch);
 
 // Puts `count` queries of `dtype` behind those already there; each sees keys [0, limit). Negative: times -1.
-void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, bool negative, int32_t limit);
+void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, bool negative,
+                 int32_t limit);
 
 // Segment state (maximum, sum, output) of all rows over keys [begin, end), end - begin <= kSegmentKeys.
 void attend_segment(Tile& tile, const KeyRows& rows, int64_t begin, int64_t end);
 
 // Folds one later segment of one row into what came before it.
-void fold_row(float& maximum, float& sum, float* total, float later_maximum, float later_sum, const float* later, int64_t stride);
+void fold_row(float& maximum, float& sum, float* total, float later_maximum, float later_sum, const float* later,
+              int64_t stride);
 
 // All segments of [0, end) in turn, folded into folded_maximum, folded_sum and total.
 void attend(Tile& tile, const KeyRows& rows, int64_t end);

@@ -1,7 +1,7 @@
 // Writing keys and values of new tokens into the block cache.
 //
-// Tokens that point outside (row, position or block) are skipped and reported. Two tokens of one call at the same row and
-// position are the caller's mistake: which of them is kept is not defined.
+// Tokens that point outside (row, position or block) are skipped and reported. Two tokens of one call at the same row
+// and position are the caller's mistake: which of them is kept is not defined.
 #include "work.h"
 
 namespace ost::OST_UNIT {
@@ -16,7 +16,8 @@ OST_INLINE void convert_row(const From* from, To* to, int64_t width) {
 }
 
 void kv_store(const Call& call) {
-    const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2), blocks = call.integer(3);
+    const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2),
+                  blocks = call.integer(3);
     const int64_t block_size = call.integer(4), table_width = call.integer(5), table_rows = call.integer(6);
     const int64_t tokens = call.rows(5, capacity);
     if (tokens <= 0 || heads <= 0 || width <= 0) return;
@@ -26,9 +27,10 @@ void kv_store(const Call& call) {
             using In = decltype(in_type);
             using Cache = decltype(cache_type);
             const int64_t size = capacity * heads * width, cache_size = blocks * heads * block_size * width;
-            if (!covers(call, 0, size, sizeof(In)) || !covers(call, 1, size, sizeof(In)) || !covers(call, 2, capacity, 4) ||
-                !covers(call, 3, capacity, 4) || !covers(call, 4, table_rows * table_width, 4) ||
-                !covers(call, 6, cache_size, sizeof(Cache)) || !covers(call, 7, cache_size, sizeof(Cache))) {
+            if (!covers(call, 0, size, sizeof(In)) || !covers(call, 1, size, sizeof(In)) ||
+                !covers(call, 2, capacity, 4) || !covers(call, 3, capacity, 4) ||
+                !covers(call, 4, table_rows * table_width, 4) || !covers(call, 6, cache_size, sizeof(Cache)) ||
+                !covers(call, 7, cache_size, sizeof(Cache))) {
                 return;
             }
             const In* keys = call.pointer<const In>(0);
@@ -39,7 +41,8 @@ void kv_store(const Call& call) {
             Cache* key_cache = call.pointer<Cache>(6);
             Cache* value_cache = call.pointer<Cache>(7);
             const Call* const outer = &call;
-            for_rows(call, tokens, 2 * kStreamNanoseconds * static_cast<double>(heads * width), [=](int64_t begin, int64_t end) {
+            for_rows(call, tokens, 2 * kStreamNanoseconds * static_cast<double>(heads * width),
+                     [=](int64_t begin, int64_t end) {
                 for (int64_t n = begin; n < end; ++n) {
                     const int64_t row = row_of_token[n];
                     if (row < 0) continue;

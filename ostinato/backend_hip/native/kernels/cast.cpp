@@ -5,8 +5,8 @@ namespace ost::OST_UNIT {
 
 namespace {
 
-// double to float, not to nearest but to the neighbour with an odd last bit: a second rounding to a shorter type then gives
-// what one rounding from double would have given.
+// double to float, not to nearest but to the neighbour with an odd last bit: a second rounding to a shorter type then
+// gives what one rounding from double would have given.
 OST_INLINE float to_odd(double x) {
     const auto nearest = static_cast<float>(x);
     if (static_cast<double>(nearest) == x || x != x) return nearest;

@@ -34,7 +34,8 @@ OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const
         if (!covers(call, 0, capacity * width, sizeof(T)) || !covers(call, 2, capacity * width, sizeof(T))) return;
         const T* x = call.pointer<const T>(0);
         T* y = call.pointer<T>(2);
-        for_elements(call, rows * width, nanoseconds, [=](int64_t begin, int64_t end) { map_one(x, y, begin, end, f); });
+        for_elements(call, rows * width, nanoseconds,
+                     [=](int64_t begin, int64_t end) { map_one(x, y, begin, end, f); });
     });
 }
 
@@ -49,11 +50,14 @@ OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double 
             using T = decltype(type);
             using Y = decltype(y_type);
             const int64_t count = capacity * width;
-            if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) || !covers(call, 3, count, sizeof(Y))) return;
+            if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) ||
+                !covers(call, 3, count, sizeof(Y)))
+                return;
             const T* a = call.pointer<const T>(0);
             const T* b = call.pointer<const T>(1);
             Y* y = call.pointer<Y>(3);
-            for_elements(call, rows * width, nanoseconds, [=](int64_t begin, int64_t end) { map_two(a, b, y, begin, end, f); });
+            for_elements(call, rows * width, nanoseconds,
+                         [=](int64_t begin, int64_t end) { map_two(a, b, y, begin, end, f); });
         });
     });
 }
@@ -68,7 +72,8 @@ void scale(const Call& call) {
 }
 
 void swiglu(const Call& call) {
-    binary(call, call.integer(2), call.integer(3), kExponentialNanoseconds, [](vf gate, vf up) { return silu(gate) * up; });
+    binary(call, call.integer(2), call.integer(3), kExponentialNanoseconds,
+           [](vf gate, vf up) { return silu(gate) * up; });
 }
 
 void add(const Call& call) {

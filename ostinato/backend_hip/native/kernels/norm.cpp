@@ -55,7 +55,9 @@ OST_INLINE float inverse_root(float squares_sum, int64_t width, float epsilon) {
 template <class X, class Y>
 OST_INLINE void normalise(const X* x, const float* gain, Y* y, int64_t width, float inverse) {
     const vf factor = splat(inverse);
-    for_vectors(width, [&](int64_t d, int n) { store_lanes(y + d, load_lanes(x + d, n) * factor * load_lanes(gain + d, n), n); });
+    for_vectors(width, [&](int64_t d, int n) {
+        store_lanes(y + d, load_lanes(x + d, n) * factor * load_lanes(gain + d, n), n);
+    });
 }
 
 void rms_norm(const Call& call) {
@@ -130,9 +132,8 @@ OST_INLINE void softmax_row(const X* x, Y* y, int64_t width) {
     const float shift = top == -kInfinity ? 0.0f : top;
     const auto total = static_cast<float>(exponential_sum(x, width, shift));
     const vf divisor = splat(total == 0.0f ? 1.0f : total);  // zero: all -inf, which gives zeros
-    for_vectors(width, [&](int64_t d, int n) {
-        store_lanes(y + d, exp(load_lanes(x + d, n) - splat(shift)) / divisor, n);
-    });
+    for_vectors(width,
+                [&](int64_t d, int n) { store_lanes(y + d, exp(load_lanes(x + d, n) - splat(shift)) / divisor, n); });
 }
 
 void softmax(const Call& call) {
@@ -146,7 +147,8 @@ void softmax(const Call& call) {
             if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 2, capacity * width, sizeof(Y))) return;
             const X* x = call.pointer<const X>(0);
             Y* y = call.pointer<Y>(2);
-            for_rows(call, rows, 2 * kExponentialNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+            for_rows(call, rows, 2 * kExponentialNanoseconds * static_cast<double>(width),
+                     [=](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) softmax_row(x + row * width, y + row * width, width);
             });
         });

@@ -1,9 +1,9 @@
 // Argmax and cross entropy over rows of logits; sampling is in sample.cpp.
 #include "selection.h"
 
-#include "exponential.h"
-
 #include <math.h>
+
+#include "exponential.h"
 
 namespace ost::OST_UNIT {
 
@@ -74,7 +74,8 @@ void cross_entropy(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
     float* y = call.pointer<float>(3);
     if (rows < 0 || width < 0) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, rows * width, 4) || !covers(call, 1, rows, 4) || !covers(call, 2, rows * 2, 4) || !covers(call, 3, 1, 4)) {
+    if (!covers(call, 0, rows * width, 4) || !covers(call, 1, rows, 4) || !covers(call, 2, rows * 2, 4) ||
+        !covers(call, 3, 1, 4)) {
         return;
     }
     const float* logits = call.pointer<const float>(0);
