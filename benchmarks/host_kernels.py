@@ -171,7 +171,10 @@ def measure(
     stored, head = random_rows(rng, format, n, k)
     row_bytes = stored[0].nbytes if format in FLOATS else stored.shape[1]
     panels = -(-n // LANES)
-    weights = [memory.array((panels * LANES * row_bytes,), np.uint8)]
+    size = panels * LANES * row_bytes
+    copies = max(1, rotate // size)
+    region = memory.array((copies, size), np.uint8)  # as a model's weights lie: one region, one matrix behind the other
+    weights = list(region)
     index = np.arange(n, dtype=np.int64)
     params = [DTYPES[format], k, n, 0, n, 1]
     step = (
@@ -184,9 +187,7 @@ def measure(
         [],
     )
     _native.Table(device, [step]).run()
-    while len(weights) * weights[0].nbytes < rotate:
-        weights.append(memory.array(weights[0].shape, np.uint8))
-        weights[-1][:] = weights[0]
+    region[1:] = region[0]
     x = memory.array((m, k), FLOATS[x_name])
     x[...] = rng.standard_normal((m, k), np.float32)
     y = memory.array((m, n), np.float32)
@@ -208,7 +209,7 @@ def measure(
         start = time.process_time_ns()
         table.run()
         times.append((time.process_time_ns() - start) / len(weights))
-    for array in [*weights, x, y]:
+    for array in (region, x, y):
         device.free(array.ctypes.data)
     nanoseconds = float(np.median(times))
     rate, flops = weights[0].nbytes / nanoseconds, 2 * m * n * k / nanoseconds

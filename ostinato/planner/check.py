@@ -395,22 +395,20 @@ class _EntryChecker:
             opdef.results[i] if i < fixed else f"{variadic}{i - fixed}": value.name
             for i, value in enumerate(node.results)
         }
-        source_of = {node.results[r].name: node.operands[o] for r, o in opdef.must_alias}
+        result_names = list(results)
+        source_of = {result_names[r]: opdef.operands[o].name for r, o in opdef.must_alias}
         result_of = {source: result for result, source in source_of.items()}
-        named = {operands.get(name) for name in row.operands}
         absent = {spec.name for spec in opdef.operands} | {"count", "-"}
         uses: list[_Use | None] = []
         for name in row.operands:
             use: _Use | None = None
             if name in operands:
-                value = operands[name]
-                becomes = result_of.get(value)
-                use = self._use(value, name, value, becomes, updates=becomes is not None)
+                becomes = results[result_of[name]] if name in result_of else None
+                use = self._use(operands[name], name, operands[name], becomes, updates=name in result_of)
             elif name in results:
-                value = results[name]
-                source = source_of.get(value)
-                reads = None if source in named else source  # the kernel sees the shared bytes once
-                use = self._use(value, name, reads, value, updates=value in source_of)
+                source = source_of.get(name, "")  # the kernel sees the shared bytes once: read here if not there
+                reads = None if source in row.operands else operands.get(source)
+                use = self._use(results[name], name, reads, results[name], updates=name in source_of)
             elif name == "workspace":
                 use = _Use(WORKSPACE, name, workspace, 0, None, None)
             elif name == "count" and (count := extent_input(self.graph, node, ops=self.ops)) is not None:
@@ -418,11 +416,9 @@ class _EntryChecker:
             elif name not in absent and not (variadic is not None and name.removeprefix(variadic).isdigit()):
                 self._say(f"{at}: row {row.identity} names {name}, which {opdef.name} does not have")
             uses.append(use)
-        taken = {use.name for use in uses if use is not None}
-        taken |= {n for n, v in operands.items() if result_of.get(v) in {use.value for use in uses if use is not None}}
-        taken |= {n for n, v in results.items() if source_of.get(v) in named}
+        twins = source_of | result_of
         for name, value in (*operands.items(), *results.items()):
-            if name not in taken:
+            if name not in row.operands and twins.get(name) not in row.operands:
                 self._say(f"{at}: row {row.identity} takes no {name}, but the node has %{value}")
         if workspace and "workspace" not in row.operands:
             self._say(f"{at}: row {row.identity} needs {workspace} bytes of workspace and has no operand for it")

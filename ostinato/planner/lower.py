@@ -222,20 +222,20 @@ class _Emitter:
     def launch(self, action: Action, node: Node, workspace: ByteRange | None) -> Step:
         call = self._prepared.calls[node.name]
         opdef = self._prepared.ops[node.op]
-        results = {value.name for value in node.results}
-        updated = {name for _, operand in opdef.must_alias if (name := node.operands[operand]) is not None}
-        # a must-alias result whose operand the kernel does not name stands for both
-        updated |= {node.results[r].name for r, o in opdef.must_alias if node.operands[o] not in call.operands}
+        results = result_names(node, opdef)
+        pairs = [(list(results)[result], opdef.operands[operand].name) for result, operand in opdef.must_alias]
+        # read and written: operands updated in place, or the results that stand for them where the row names only those
+        updated = {operand if operand in call.row.operands else result for result, operand in pairs}
         operands: list[StepOperand | None] = []
-        for name in call.operands:
-            if name is None:
+        for name, value in zip(call.row.operands, call.operands, strict=True):
+            if value is None:
                 operands.append(None)
-            elif name == WORKSPACE:
+            elif value == WORKSPACE:
                 place = workspace or ByteRange("arena", 0, 0)
                 operands.append(StepOperand(WORKSPACE, place, reads=False, writes=True))
             else:
-                writes, reads = name in results or name in updated, name not in results or name in updated
-                operands.append(self._operand(name, self.range_of(name), reads=reads, writes=writes))
+                reads, writes = name not in results or name in updated, name in results or name in updated
+                operands.append(self._operand(value, self.range_of(value), reads=reads, writes=writes))
         step = Step(
             node=node.name,
             kind=StepKind.LAUNCH,

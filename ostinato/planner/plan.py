@@ -118,6 +118,16 @@ class EntryPlan(_Frozen):
         """Hexadecimal sha256 over every field."""
         return _sha256(self)
 
+    @property
+    def peak(self) -> str:
+        """One sentence for people who run out of memory: bytes of arena, and who lives at the peak with how many bytes, largest first."""
+        stats = self.stats
+        alive = [slot for slot in self.slots if slot.first <= stats.peak_step < slot.last]
+        alive.sort(key=lambda slot: (-slot.range.size, slot.values))
+        tenants = ", ".join(f"{_names(slot.values[:1])} {slot.range.size}" for slot in alive)
+        at = f"{stats.lower_bound} live at step {stats.peak_step}"
+        return f"entry {self.name} needs {stats.arena_bytes} bytes of arena, {at}: {tenants or 'nobody'}"
+
     def binding_of(self, place: ByteRange) -> Binding | None:
         """The input or output in whose bytes a range of the `io` region lies; of a proven plan every such operand has one."""
         return next((binding for binding in (*self.inputs, *self.outputs) if binding.range.contains(place)), None)

@@ -124,7 +124,7 @@ def compile_command(
             context=context,
             precision=precision,
             threads=threads,
-            progress=LoadProgress(steps, "loading"),
+            progress=LoadProgress(steps),
         )
     seconds = time.perf_counter() - begin
     report = CompileReport(

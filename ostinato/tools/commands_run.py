@@ -88,7 +88,7 @@ def run_command(
             mode=mode,
             precision=precision,
             threads=threads,
-            progress=LoadProgress(steps, "loading"),
+            progress=LoadProgress(steps),
         )
     load_seconds = time.perf_counter() - begin
     report = generate(
@@ -179,7 +179,7 @@ def bench_command(
             context=tokens + 1,
             precision=precision,
             threads=threads,
-            progress=LoadProgress(steps, "loading"),
+            progress=LoadProgress(steps),
         )
         report = bench(executable, name, tokens=tokens, runs=runs, seed=seed, begin=steps.begin)
     if as_json:

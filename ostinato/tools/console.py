@@ -109,21 +109,21 @@ def print_error(error: OstinatoError, as_json: bool) -> None:
 
 
 class Steps:
-    """Progress of long work as named steps; `advance` moves the bar of the current step."""
+    """Progress of long work: `begin` starts a step of unknown length, `advance` moves a bar."""
 
     def __init__(self, shown: Progress | None) -> None:
         self._shown = shown
         self._task = None if shown is None else shown.add_task("", total=None)
 
-    def begin(self, text: str, total: float | None = None) -> None:
-        """Starts a step of `total` units (None: unknown)."""
+    def begin(self, text: str) -> None:
+        """Starts a step of unknown length."""
         if self._shown is not None and self._task is not None:
-            self._shown.reset(self._task, total=total, description=text)
+            self._shown.reset(self._task, total=None, description=text)
 
-    def advance(self, done: float, total: float | None = None) -> None:
-        """Says that `done` units of the current step are done in all."""
+    def advance(self, done: float, total: float, text: str) -> None:
+        """Says that `done` of `total` units are done, and of what."""
         if self._shown is not None and self._task is not None:
-            self._shown.update(self._task, completed=done, total=total)
+            self._shown.update(self._task, completed=done, total=total, description=text)
 
 
 @contextmanager

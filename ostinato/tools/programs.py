@@ -23,13 +23,9 @@ class LoadProgress:
     """Turns the loader's reports into the bar of a command."""
 
     steps: Steps
-    title: str
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        if done == 0 or not total:
-            return
-        self.steps.begin(f"{self.title}: {what}", total)
-        self.steps.advance(done, total)
+        self.steps.advance(done, total, f"loading {what}")
 
 
 def trace_model(name: str, entry: str, logits: str, context: int | None, precision: str) -> Traced:

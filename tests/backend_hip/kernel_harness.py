@@ -1,13 +1,15 @@
 """Runs one host kernel on numpy arrays and checks what every kernel promises, whatever it computes.
 
-Each operand is copied between guard bytes to an address aligned to its element only. The kernel runs with 1, 2 and 3 threads: results must
-have the same bits, guards and operands that are only read must be untouched. References are numpy and ml_dtypes; tolerances come from the
-operator contracts.
+Each operand is copied to the end of its pages, between guard bytes and a page that cannot be touched, so it is aligned to its element only. The
+kernel runs with 1, 2 and 3 threads: results must have the same bits, guards and operands that are only read must be untouched. References are numpy
+and ml_dtypes; tolerances come from the operator contracts.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,23 +57,29 @@ def device(unit: str, threads: int) -> _native.Device:
     return _native.Device(threads, unit)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
 class _Guarded:
-    """A copy of an array between guard bytes."""
+    """A copy of an array that ends where an inaccessible page begins: reading or writing past it is a crash. Guard bytes lie before it."""
 
     def __init__(self, array: Array) -> None:
         self.nbytes = array.nbytes
-        self._buffer = np.full(array.nbytes + 2 * _GUARD + 64, _GUARD_BYTE, np.uint8)
-        # aligned to the element and to nothing more
-        self._start = _GUARD + (-(self._buffer.ctypes.data + _GUARD)) % 64 + array.itemsize % 64
-        self._end = self._start + array.nbytes
-        self.view: Array = self._buffer[self._start : self._end].view(array.dtype).reshape(array.shape)
+        page = mmap.PAGESIZE
+        room = -(-(array.nbytes + _GUARD) // page) * page
+        self._memory = mmap.mmap(-1, room + page)
+        whole = np.frombuffer(self._memory, np.uint8)
+        start = room - array.nbytes
+        self._before = whole[start - _GUARD : start]
+        self._before[...] = _GUARD_BYTE
+        self.view: Array = whole[start:room].view(array.dtype).reshape(array.shape)
         self.view[...] = array
-        self.address = self._buffer.ctypes.data + self._start
+        self.address = whole.ctypes.data + start
+        if _libc.mprotect(ctypes.c_void_p(whole.ctypes.data + room), ctypes.c_size_t(page), 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
 
     def intact(self) -> bool:
-        return bool(
-            (self._buffer[: self._start] == _GUARD_BYTE).all() and (self._buffer[self._end :] == _GUARD_BYTE).all()
-        )
+        return bool((self._before == _GUARD_BYTE).all())
 
 
 def bits(array: Array) -> Array:

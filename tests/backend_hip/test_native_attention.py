@@ -208,6 +208,38 @@ def test_packed_long_contexts(unit: str, heads: int, kv_heads: int, rng: np.rand
 
 
 @each_unit
+def test_packed_segments_in_several_waves(unit: str, rng: np.random.Generator) -> None:
+    """More partial results than the kernel has room for at once."""
+    batch = make_batch(rng, [(3000, 1), (2900, 1), (3060, 1)], heads=8, kv_heads=1, width=256, block_size=1024)
+    assert_accurate(batch.run(unit), batch.reference(), batch.reference(np.float32))
+
+
+@each_unit
+def test_packed_random_batches(unit: str, rng: np.random.Generator) -> None:
+    """Tokens in any order, several runs of one row, positions and lengths that do not ascend."""
+    for _ in range(12):
+        heads, kv_heads = [(1, 1), (4, 1), (6, 2), (7, 7), (9, 3)][int(rng.integers(5))]
+        chunks = [(int(rng.integers(200)), int(rng.integers(1, 40))) for _ in range(int(rng.integers(1, 5)))]
+        width, block_size = int(rng.integers(1, 140)), int(rng.integers(1, 300))
+        dtypes = [FLOATS[int(rng.integers(3))] for _ in range(2)]
+        batch = make_batch(
+            rng,
+            chunks,
+            heads=heads,
+            kv_heads=kv_heads,
+            width=width,
+            block_size=block_size,
+            q_dtype=dtypes[0],
+            cache_dtype=dtypes[1],
+        )
+        order = rng.permutation(len(batch.q))
+        batch.row_of_token, batch.q = batch.row_of_token[order], batch.q[order]
+        batch.position = rng.permutation(batch.position)
+        batch.length -= rng.integers(0, 3, len(batch.length)).astype(np.int32)
+        assert_near(batch.run(unit), batch.reference(), atol=2e-6, rtol=2e-5)
+
+
+@each_unit
 def test_packed_prompt_over_segments(unit: str, rng: np.random.Generator) -> None:
     batch = make_batch(rng, [(500, 90)], heads=3, kv_heads=1, width=16, block_size=600)
     assert_accurate(batch.run(unit), batch.reference(), batch.reference(np.float32))

@@ -167,6 +167,7 @@ FAKE_TARGET = Target(
         _row("split", "plain", "x y0 y1 y2 -"),
         _row("update", "plain", "s x"),
         _row("update", "result", "x s_out"),
+        _row("update", "both", "s x s_out"),
         _row("ordered", "plain", "x y"),
     ),
     alignment=ALIGNMENT,

@@ -81,7 +81,7 @@ OST_INLINE float largest(vf x) {
     return a > b ? a : b;
 }
 
-// Quantised storage: VW signed bytes as floats; the low or high four bits of VW bytes as floats 0..15.
+// Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
 typedef int8_t byte_lanes __attribute__((vector_size(4)));
 OST_INLINE vi load_bytes(const void* p) {
     byte_lanes bytes;
@@ -89,7 +89,10 @@ OST_INLINE vi load_bytes(const void* p) {
     return __builtin_convertvector(bytes, vi);
 }
 OST_INLINE vf load_i8(const void* p) { return to_float(load_bytes(p)); }
-OST_INLINE vf load_low4(const void* p) { return to_float(load_bytes(p) & splat_i(15)); }
-OST_INLINE vf load_high4(const void* p) { return to_float((load_bytes(p) >> 4) & splat_i(15)); }
+OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
+    const vi bytes = load_bytes(p);
+    low = to_float(bytes & splat_i(15));
+    high = to_float((bytes >> 4) & splat_i(15));
+}
 
 }  // namespace ost::OST_UNIT

@@ -13,9 +13,9 @@ inline constexpr double kStreamRate = 40.0;
 // Query heads that share a KV head are handled together, in `parts` groups of at most `heads` where a tile holds fewer.
 struct HeadGroups {
     int64_t per_kv;  // H / KV
-    int64_t heads;  // heads of one group, the last of a KV head may have fewer
-    int64_t parts;  // groups of one KV head
-    int64_t count;  // all groups
+    int64_t heads;   // heads of one group, the last of a KV head may have fewer
+    int64_t parts;   // groups of one KV head
+    int64_t count;   // all groups
 
     HeadGroups(int64_t query_heads, int64_t kv_heads, int64_t tile_rows) {
         per_kv = query_heads / kv_heads;

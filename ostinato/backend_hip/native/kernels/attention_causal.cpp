@@ -18,9 +18,9 @@ int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads,
 }  // namespace
 
 void attention_causal(const Call& call) {
-    const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2),
-                  kv_heads = call.integer(3);
-    const int64_t width = call.integer(4), dtype = call.integer(6), y_dtype = call.integer(7);
+    const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2);
+    const int64_t kv_heads = call.integer(3), width = call.integer(4), dtype = call.integer(6),
+                  y_dtype = call.integer(7);
     const auto scale = static_cast<float>(call.real(5));
     const auto strides = [&](uint32_t first) {
         return Strides{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
@@ -62,14 +62,12 @@ void attention_causal(const Call& call) {
             add_queries(tile, dtype, at(queries, batch * q.batch + t * q.token + head * q.head, size), size_of_group,
                         q.head, scale < 0, static_cast<int32_t>(t + 1));
         }
-        const KeyRows rows{at(keys, batch * k.batch + kv * k.head, size),
-                           at(values, batch * v.batch + kv * v.head, size),
-                           k.token * size,
-                           v.token * size,
-                           nullptr,
-                           0,
-                           0,
-                           dtype};
+        KeyRows rows{};
+        rows.keys = at(keys, batch * k.batch + kv * k.head, size);
+        rows.values = at(values, batch * v.batch + kv * v.head, size);
+        rows.key_step = k.token * size;
+        rows.value_step = v.token * size;
+        rows.dtype = dtype;
         attend(tile, rows, end);
         for (int64_t r = 0; r < tile.rows; ++r) {
             const int64_t token = first + r / size_of_group;
@@ -78,8 +76,8 @@ void attention_causal(const Call& call) {
         }
     };
     const int64_t units = blocks * sequences;
-    const double operations =
-        2.0 * static_cast<double>(batches * heads * tokens) * static_cast<double>((tokens + 1) * width);
+    const double pairs = static_cast<double>(sequences) * static_cast<double>(tokens * (tokens + 1) / 2);
+    const double operations = 4.0 * pairs * static_cast<double>(groups.heads * width);
     if (operations / kTileRate < kInlineNanoseconds) {
         call.pool->parallel(1, [&](int64_t, void* scratch) {
             for (int64_t u = 0; u < units; ++u) unit(u, scratch);

@@ -12,19 +12,24 @@ namespace {
 
 struct Packed {
     const Call& call;
-    int64_t tokens, heads, kv_heads, width, blocks, block_keys, table_width, rows;
-    float scale;
-    int64_t q_dtype, cache_dtype, y_dtype;
-    const char* q;
-    const char* k_cache;
-    const char* v_cache;
-    const int32_t* row_of_token;
-    const int32_t* position;
-    const int32_t* block_table;
-    const int32_t* length;
-    char* y;
-    TileShape shape;
-    HeadGroups groups;
+    int64_t tokens;  // valid ones
+    int64_t heads = call.integer(1), kv_heads = call.integer(2), width = call.integer(3);
+    int64_t blocks = call.integer(4), block_keys = call.integer(5);
+    int64_t table_width = call.integer(6), rows = call.integer(7);
+    float scale = static_cast<float>(call.real(8));
+    int64_t q_dtype = call.integer(9), cache_dtype = call.integer(10), y_dtype = call.integer(11);
+    const char* q = call.pointer<const char>(0);
+    const char* k_cache = call.pointer<const char>(1);
+    const char* v_cache = call.pointer<const char>(2);
+    const int32_t* row_of_token = call.pointer<const int32_t>(3);
+    const int32_t* position = call.pointer<const int32_t>(4);
+    const int32_t* block_table = call.pointer<const int32_t>(5);
+    const int32_t* length = call.pointer<const int32_t>(6);
+    char* y = call.pointer<char>(8);
+    TileShape shape = tile_shape(width);
+    HeadGroups groups{heads, kv_heads, shape.rows};
+
+    Packed(const Call& checked, int64_t valid_tokens) : call(checked), tokens(valid_tokens) {}
 
     // Keys a token of a valid row asks for; 0: none.
     int64_t wanted(int64_t token, int64_t row) const {
@@ -42,14 +47,15 @@ struct Packed {
     KeyRows key_rows(int64_t row, int64_t kv) const {
         const int64_t size = size_of(cache_dtype);
         const int64_t head = kv * block_keys * width;
-        return {at(k_cache, head, size),
-                at(v_cache, head, size),
-                width * size,
-                width * size,
-                block_table + row * table_width,
-                block_keys,
-                kv_heads * block_keys * width * size,
-                cache_dtype};
+        KeyRows found{};
+        found.keys = at(k_cache, head, size);
+        found.values = at(v_cache, head, size);
+        found.key_step = found.value_step = width * size;
+        found.table = block_table + row * table_width;
+        found.block_keys = block_keys;
+        found.block_step = kv_heads * block_keys * width * size;
+        found.dtype = cache_dtype;
+        return found;
     }
     char* output(int64_t token, int64_t head) const { return at(y, (token * heads + head) * width, size_of(y_dtype)); }
     void clear(int64_t token, int64_t group) const {
@@ -192,8 +198,8 @@ void share_out(const Packed& p) {
     const int64_t threads = p.call.pool->threads();
     const int64_t run = ceil_div(p.tokens, runs);
     const double tiles = 4.0 * keys * static_cast<double>(p.heads * p.width) / kTileRate;
-    const double stream = keys / static_cast<double>(run) * 2.0 *
-                          static_cast<double>(p.kv_heads * p.width * size_of(p.cache_dtype)) / kStreamRate;
+    const auto key_bytes = static_cast<double>(2 * p.kv_heads * p.width * size_of(p.cache_dtype));
+    const double stream = keys / static_cast<double>(run) * key_bytes / kStreamRate;
     const bool alone = threads == 1 || (tiles > stream ? tiles : stream) < kInlineNanoseconds;
 
     const int64_t token_units = p.tokens * p.groups.count;
@@ -223,11 +229,10 @@ void share_out(const Packed& p) {
 }  // namespace
 
 void attention_packed(const Call& call) {
-    const int64_t capacity = call.integer(0), heads = call.integer(1), kv_heads = call.integer(2),
-                  width = call.integer(3);
-    const int64_t blocks = call.integer(4), block_keys = call.integer(5), table_width = call.integer(6),
-                  rows = call.integer(7);
-    const int64_t q_dtype = call.integer(9), cache_dtype = call.integer(10), y_dtype = call.integer(11);
+    const int64_t capacity = call.integer(0), heads = call.integer(1), kv_heads = call.integer(2);
+    const int64_t width = call.integer(3), blocks = call.integer(4), block_keys = call.integer(5);
+    const int64_t table_width = call.integer(6), rows = call.integer(7), q_dtype = call.integer(9);
+    const int64_t cache_dtype = call.integer(10), y_dtype = call.integer(11);
     const int64_t tokens = call.rows(7, capacity);
     if (tokens <= 0 || heads <= 0 || width <= 0) return;
     if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || blocks < 0 || block_keys <= 0 ||
@@ -242,30 +247,7 @@ void attention_packed(const Call& call) {
         !covers(call, 8, capacity * heads * width, size_of(y_dtype))) {
         return;
     }
-    const TileShape shape = tile_shape(width);
-    share_out({call,
-               tokens,
-               heads,
-               kv_heads,
-               width,
-               blocks,
-               block_keys,
-               table_width,
-               rows,
-               static_cast<float>(call.real(8)),
-               q_dtype,
-               cache_dtype,
-               y_dtype,
-               call.pointer<const char>(0),
-               call.pointer<const char>(1),
-               call.pointer<const char>(2),
-               call.pointer<const int32_t>(3),
-               call.pointer<const int32_t>(4),
-               call.pointer<const int32_t>(5),
-               call.pointer<const int32_t>(6),
-               call.pointer<char>(8),
-               shape,
-               HeadGroups(heads, kv_heads, shape.rows)});
+    share_out(Packed(call, tokens));
 }
 
 }  // namespace ost::OST_UNIT

@@ -210,16 +210,18 @@ void add_values(Tile& tile, int64_t first_row, const float* values, int64_t valu
     const int64_t vectors = tile.shape.stride / VW;
     const float one = 1.0f;
     const auto product = [&](int64_t row, int64_t first, int64_t end, const float* rescale) {
-        return Product{tile.weight + row * tile.shape.chunk + first,
-                       tile.shape.chunk,
-                       values + first * value_stride,
-                       value_stride,
-                       tile.output + row * tile.shape.stride,
-                       tile.shape.stride,
-                       end - first,
-                       kValueBlock,
-                       rescale,
-                       &stream};
+        Product p{};
+        p.a = tile.weight + row * tile.shape.chunk + first;
+        p.a_stride = tile.shape.chunk;
+        p.b = values + first * value_stride;
+        p.b_stride = value_stride;
+        p.c = tile.output + row * tile.shape.stride;
+        p.c_stride = tile.shape.stride;
+        p.depth = end - first;
+        p.block = kValueBlock;
+        p.rescale = rescale;
+        p.stream = &stream;
+        return p;
     };
     for_tiles(first_row, tile.rows, [&](int64_t row, int64_t rows) {
         int64_t least = tile.visible[row], most = least;
@@ -273,9 +275,17 @@ void attend_segment(Tile& tile, const KeyRows& rows, int64_t begin, int64_t end)
         pack_keys(tile, *now, rows.dtype, values_now);
         const int64_t vectors = ceil_div(now->count, VW);
         for_tiles(row, tile.rows, [&](int64_t r, int64_t n) {
-            multiply_rows(n, vectors,
-                          {tile.query + r * shape.stride, shape.stride, tile.keys, shape.chunk,
-                           tile.weight + r * shape.chunk, shape.chunk, shape.width, kDotBlock, nullptr, &keys_next});
+            Product p{};
+            p.a = tile.query + r * shape.stride;
+            p.a_stride = shape.stride;
+            p.b = tile.keys;
+            p.b_stride = shape.chunk;
+            p.c = tile.weight + r * shape.chunk;
+            p.c_stride = shape.chunk;
+            p.depth = shape.width;
+            p.block = kDotBlock;
+            p.stream = &keys_next;
+            multiply_rows(n, vectors, p);
         });
         softmax_chunk(tile, row);
         int64_t value_stride = 0;

@@ -33,31 +33,31 @@ struct KeyRows {
 
 // What the head width alone decides.
 struct TileShape {
-    int64_t width;  // D
+    int64_t width;   // D
     int64_t stride;  // D rounded up to whole vectors
-    int64_t chunk;  // keys of a chunk
-    int64_t rows;  // query rows that fit the scratch
+    int64_t chunk;   // keys of a chunk
+    int64_t rows;    // query rows that fit the scratch
 };
 TileShape tile_shape(int64_t width);
 
 // One tile in a worker's scratch. Arrays of rows are padded to whole vectors.
 struct Tile {
     TileShape shape;
-    int64_t rows;  // query rows in use
-    float scale;  // >= 0: a negative scale is moved into the queries
-    float* keys;  // [D][chunk], transposed
-    float* values;  // [chunk][stride]
-    float* query;  // [rows][stride]
-    float* weight;  // [rows][chunk]: scores, then softmax weights
-    float* output;  // [rows][stride]: weighted sum of the current segment, not yet divided
-    float* total;  // [rows][stride]: of the segments folded so far
-    float* sums;  // [rows][VW]: partial sums of the weights
+    int64_t rows;    // query rows in use
+    float scale;     // >= 0: a negative scale is moved into the queries
+    float* keys;     // [D][chunk], transposed
+    float* values;   // [chunk][stride]
+    float* query;    // [rows][stride]
+    float* weight;   // [rows][chunk]: scores, then softmax weights
+    float* output;   // [rows][stride]: weighted sum of the current segment, not yet divided
+    float* total;    // [rows][stride]: of the segments folded so far
+    float* sums;     // [rows][VW]: partial sums of the weights
     float* maximum;  // [rows]: largest scaled score of the segment so far
     float* rescale;  // [rows]: what a larger maximum makes of the earlier sums
-    float* sum;  // [rows]
+    float* sum;      // [rows]
     float* folded_maximum;
     float* folded_sum;
-    int32_t* limit;  // [rows]: keys that row sees
+    int32_t* limit;    // [rows]: keys that row sees
     int32_t* visible;  // [rows]: of them, how many lie in the current chunk
 };
 Tile make_tile(const TileShape& shape, float scale, void* scratch);

@@ -16,9 +16,9 @@ OST_INLINE void convert_row(const From* from, To* to, int64_t width) {
 }
 
 void kv_store(const Call& call) {
-    const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2),
-                  blocks = call.integer(3);
-    const int64_t block_size = call.integer(4), table_width = call.integer(5), table_rows = call.integer(6);
+    const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2);
+    const int64_t blocks = call.integer(3), block_size = call.integer(4), table_width = call.integer(5);
+    const int64_t table_rows = call.integer(6);
     const int64_t tokens = call.rows(5, capacity);
     if (tokens <= 0 || heads <= 0 || width <= 0) return;
     if (blocks < 0 || block_size <= 0 || table_width < 0 || table_rows < 0) return report(call, OST_INVALID_ARGUMENT);
@@ -41,8 +41,8 @@ void kv_store(const Call& call) {
             Cache* key_cache = call.pointer<Cache>(6);
             Cache* value_cache = call.pointer<Cache>(7);
             const Call* const outer = &call;
-            for_rows(call, tokens, 2 * kStreamNanoseconds * static_cast<double>(heads * width),
-                     [=](int64_t begin, int64_t end) {
+            const double cost = 2 * kStreamNanoseconds * static_cast<double>(heads * width);
+            for_rows(call, tokens, cost, [=](int64_t begin, int64_t end) {
                 for (int64_t n = begin; n < end; ++n) {
                     const int64_t row = row_of_token[n];
                     if (row < 0) continue;

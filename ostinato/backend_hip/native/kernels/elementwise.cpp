@@ -51,8 +51,9 @@ OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double 
             using Y = decltype(y_type);
             const int64_t count = capacity * width;
             if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) ||
-                !covers(call, 3, count, sizeof(Y)))
+                !covers(call, 3, count, sizeof(Y))) {
                 return;
+            }
             const T* a = call.pointer<const T>(0);
             const T* b = call.pointer<const T>(1);
             Y* y = call.pointer<Y>(3);

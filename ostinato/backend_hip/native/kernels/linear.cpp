@@ -9,10 +9,11 @@ namespace {
 
 bool float_dtype(int64_t dtype) { return dtype == OST_F32 || dtype == OST_BF16 || dtype == OST_F16; }
 
-// Whether the few-rows way can hold its copy of x; it works on x itself where that is float.
+// Whether the few-rows way can hold its copy of x and the sums of its blocks; it works on x itself where that is float.
 bool few_rows(const LinearProblem& p) {
     if (p.rows > kFewRows) return false;
-    return p.x_dtype == OST_F32 || p.rows * (p.k + 1) * 4 <= int64_t{kWorkerScratchBytes};
+    const int64_t copied = p.x_dtype == OST_F32 ? 0 : p.k + 1;
+    return p.rows * (copied + p.k / kQuantBlock) * 4 <= int64_t{kWorkerScratchBytes};
 }
 
 void compute(const LinearProblem& p) {

@@ -10,64 +10,100 @@ namespace {
 
 constexpr int kTileRows = VW == 16 ? 12 : 6;
 constexpr int kTileVectors = 2;
-constexpr int64_t kBlockRows = 144;
+constexpr int64_t kBlockRows = 132;
 constexpr int64_t kGroup = 8;  // panels, at most
 
-constexpr int64_t kStageBytes = kChunk * kLanes * 4;
+constexpr int64_t kStageBytes = kChunk / kQuantBlock * StagedBlocks<true>::kBlockBytes;
 constexpr int64_t kTotalsBytes = kBlockRows * kGroup * kLanes * 4;
-template <class W>
-constexpr int kStride = kChunk / W::kPerX + 16;  // 33 or 17 cache lines: an odd number
+// X elements between two rows in scratch: 33 or 17 cache lines, an odd number. Past the chunk, a row keeps the sums of
+// its blocks.
+template <class T>
+constexpr int kStride = kChunk / T::kPerX + kChunk / kQuantBlock;
 static_assert(kBlockRows * kStride<PanelF32> * 4 + kStageBytes + kTotalsBytes <= int64_t{kWorkerScratchBytes},
               "a unit of work fits the scratch");
 
-// Decodes `count` values of k of one panel to [count][32] floats.
-template <class W>
-void stage_panel(const char* w, int64_t count, float* out) {
+// Decodes `count` values of k of one panel to what tiles of format T read.
+template <class W, class T>
+void stage_panel(const char* w, int64_t count, char* to) {
     constexpr int C = VW == 16 ? 2 : 4;
     for (int column = 0; column < kLanes; column += C * VW) {
         const char* block = w;
-        const auto step = [&](auto second_half, int64_t k, int i, int valid, const typename W::template Scale<C>& scale)
-                              __attribute__((always_inline)) {
+        char* out = to;
+        const auto step = [&](int k, int valid) __attribute__((always_inline)) {
             vf b[W::kStep][C];
-            W::template decode<decltype(second_half)::value>(block, i, column, scale, b);
+            W::decode(block, k, column, b);
 #pragma GCC unroll 2
-            for (int j = 0; j < W::kStep; ++j) {
-                if (j >= valid) break;
+            for (int i = 0; i < W::kStep; ++i) {
+                if (i >= valid) break;
+                auto* row = reinterpret_cast<float*>(out + T::kHeader + (k + i) * T::kStepBytes) + column;
 #pragma GCC unroll 4
-                for (int c = 0; c < C; ++c) store(out + (k + i + j) * kLanes + column + c * VW, b[j][c]);
+                for (int c = 0; c < C; ++c) store(row + c * VW, b[i][c]);
             }
         };
-        typename W::template Scale<C> scale;
         int64_t k = 0;
-        for (; k + W::kBlock <= count; k += W::kBlock, block += W::kBlockBytes) {
-            for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + kAhead + line);
-            W::scale(block, column, scale);
-            constexpr int kHalf = W::kBlock / 2;
+        for (; k + W::kBlock <= count; k += W::kBlock) {
+            for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + W::kAhead + line);
+            if constexpr (W::kScaled) {
+                vf d[C];
+                vf m[C];
+                W::scale(block, column, d, m);
+                auto* factors = reinterpret_cast<float*>(out) + column;
 #pragma GCC unroll 4
-            for (int i = 0; i < kHalf; i += W::kStep) step(Flag<false>{}, k, i, W::kStep, scale);
+                for (int c = 0; c < C; ++c) {
+                    store(factors + c * VW, d[c]);
+                    if constexpr (W::kMinimum) store(factors + kLanes + c * VW, m[c]);
+                }
+            }
 #pragma GCC unroll 4
-            for (int i = kHalf; i < W::kBlock; i += W::kStep) step(Flag<true>{}, k, i, W::kStep, scale);
+            for (int i = 0; i < W::kBlock; i += W::kStep) step(i, W::kStep);
+            block += W::kBlockBytes;
+            out += T::kHeader + W::kBlock * T::kStepBytes;
         }
         if constexpr (W::kTail) {
             const int rest = static_cast<int>(count - k);
-            for (int i = 0; i < rest; i += W::kStep) step(Flag<false>{}, k, i, rest - i, scale);
+            for (int i = 0; i < rest; i += W::kStep) step(i, rest - i);
+        }
+    }
+}
+
+// Brings the values of each staged row's blocks into the order of decode() and notes their sums past the chunk.
+template <class W>
+void arrange_x(float* x, int64_t rows, int64_t count) {
+    for (int64_t r = 0; r < rows; ++r, x += kStride<PanelF32>) {
+        for (int64_t b = 0; b < count / kQuantBlock; ++b) {
+            float* block = x + b * kQuantBlock;
+            x[kChunk + b] = sum_block(block);
+            float natural[kQuantBlock];
+            std::memcpy(natural, block, sizeof natural);
+            for (int i = 0; i < kQuantBlock / 2; ++i) {
+                block[2 * i] = natural[i];
+                block[2 * i + 1] = natural[i + W::kSplit];
+            }
         }
     }
 }
 
 // One tile of `rows` rows over all 32 columns of a panel chunk.
-template <class W, int R>
-void tile_rows(int rows, const TileWeights& weights, const typename W::X* x, int64_t count, float* totals,
+template <class T, int R>
+void tile_rows(int rows, TileWeights weights, const TileX<typename T::X>& x, int64_t count, float* totals,
                int64_t totals_stride, bool add) {
     if constexpr (R > 1) {
-        if (rows < R) return tile_rows<W, R - 1>(rows, weights, x, count, totals, totals_stride, add);
+        if (rows < R) return tile_rows<T, R - 1>(rows, weights, x, count, totals, totals_stride, add);
     }
     constexpr int C = kTileVectors;
-    TileWeights part = weights;
-    for (part.column = 0; part.column < kLanes; part.column += C * VW) {
-        tile<W, R, C, 1, kStride<W>>(part, x, 0, count, totals, totals_stride, add);
+    for (weights.column = 0; weights.column < kLanes; weights.column += C * VW) {
+        tile<T, R, C, 1, kStride<T>>(weights, x, count, totals, totals_stride, add);
     }
 }
+
+template <class A, class B>
+struct Same {
+    static constexpr bool value = false;
+};
+template <class A>
+struct Same<A, A> {
+    static constexpr bool value = true;
+};
 
 struct Split {
     int64_t block_rows;
@@ -103,15 +139,14 @@ Split choose_split(const LinearProblem& p, bool staged) {
     return best;
 }
 
+// W is the format of the weights, T what tiles read: W itself or what stage_panel makes of it.
 template <class W, class T>
 void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* scratch) {
     using X = typename T::X;
-    constexpr int kStrideX = kStride<T>;
     const int64_t row = unit / split.groups * split.block_rows;
     const int64_t rows = smaller(split.block_rows, p.rows - row);
     const int64_t panel = unit % split.groups * split.group;
     const int64_t panels = smaller(split.group, p.panels - panel);
-    auto* stage = reinterpret_cast<float*>(scratch);
     auto* totals = reinterpret_cast<float*>(scratch + kStageBytes);
     auto* x = reinterpret_cast<X*>(scratch + kStageBytes + kTotalsBytes);
     const int64_t totals_stride = panels * kLanes;
@@ -120,21 +155,23 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
     int64_t k = 0;
     do {
         const int64_t count = smaller(kChunk, p.k - k);
-        stage_x(p, row, rows, k, count, x, kStrideX);
+        stage_x(p, row, rows, k, count, x, kStride<T>);
+        if constexpr (W::kMinimum) arrange_x<W>(x, rows, count);
         for (int64_t i = 0; i < panels; ++i) {
             const char* start = p.weights + (panel + i) * p.panel_bytes;
-            const char* chunk = start + k / kQuantBlock * (kQuantBlock / W::kBlock / W::kPerX * W::kBlockBytes);
-            TileWeights weights = {chunk, start + p.panel_bytes, p.panel_bytes, 0};
-            if constexpr (W::kStaged) {
-                stage_panel<W>(chunk, count, stage);
+            TileWeights weights = {panel_at<W>(start, k), start + p.panel_bytes, p.panel_bytes, 0};
+            if constexpr (!Same<W, T>::value) {
+                stage_panel<W, T>(weights.panel, count, scratch);
                 weights = {scratch, scratch + kStageBytes, kStageBytes, 0};
             }
             int64_t done = 0;
             for (int t = 0; t < tiles; ++t) {  // of equal height, give or take one
                 const int64_t next = rows * (t + 1) / tiles;
-                tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, x + done * kStrideX,
-                                        ceil_div(count, T::kPerX), totals + done * totals_stride + i * kLanes,
-                                        totals_stride, k > 0);
+                const X* first = x + done * kStride<T>;
+                TileX<X> part = {first, kStride<T>, nullptr, kStride<T>};
+                if constexpr (W::kMinimum) part.sums = first + kChunk;
+                tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, part, ceil_div(count, T::kPerX),
+                                        totals + done * totals_stride + i * kLanes, totals_stride, k > 0);
                 done = next;
             }
         }
@@ -150,7 +187,7 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
 
 template <class W, class T>
 void run(const LinearProblem& p) {
-    const Split split = choose_split(p, W::kStaged);
+    const Split split = choose_split(p, !Same<W, T>::value);
     p.pool->parallel(split.blocks * split.groups, [&](int64_t unit, void* scratch) {
         run_unit<W, T>(p, split, unit, static_cast<char*>(scratch));
     });
@@ -166,9 +203,9 @@ void linear_blocks(const LinearProblem& p) {
         case OST_F32: return run<PanelF32, PanelF32>(p);
         case OST_F16: return run<PanelF16, PanelF32>(p);
         case OST_BF16: return run<PanelBf16, PanelF32>(p);
-        case OST_Q8_0: return run<PanelQ8, PanelF32>(p);
-        case OST_Q4_0: return run<PanelQ40, PanelF32>(p);
-        case OST_Q4_1: return run<PanelQ41, PanelF32>(p);
+        case OST_Q8_0: return run<PanelQ8, StagedBlocks<false>>(p);
+        case OST_Q4_0: return run<PanelQ40, StagedBlocks<true>>(p);
+        case OST_Q4_1: return run<PanelQ41, StagedBlocks<true>>(p);
         default: return;
     }
 }

@@ -10,31 +10,37 @@ constexpr int64_t kUnitBytes = 128 * 1024;  // of weights in one unit of work, a
 constexpr int64_t kUnitsPerThread = 4;
 constexpr int64_t kMaximumUnitPanels = 32;
 
-// Vectors a pass over a panel takes (C) and panels side by side (P) for R rows, so that sums, decoded weights and
-// scales fit the registers: 32 of them with AVX-512, 16 elsewhere.
-constexpr int vectors_of(int rows) { return VW == 16 ? 2 : VW == 8 ? (rows <= 2 ? 4 : 2) : (rows <= 2 ? 4 : 2); }
-constexpr int panels_of(int rows) { return VW == 16 ? (rows <= 2 ? 4 : rows <= 4 ? 2 : 1) : 1; }
+// Vectors of a panel that are computed in one pass, so that the sums of R rows and the decoded weights fit the
+// registers: 32 of them with AVX-512, 16 elsewhere.
+constexpr int vectors_of(int rows) { return VW == 16 ? 2 : rows <= 2 ? 4 : 2; }
+// Panels read side by side: enough for the sums in flight, few enough for the machine to follow the streams.
+constexpr int panels_of(int rows) { return VW == 16 && rows <= 4 ? 2 : 1; }
+
+// Sums of each block of 32 values.
+OST_INLINE void sum_blocks(const float* x, int64_t count, float* sums) {
+    for (int64_t i = 0; i < count / kQuantBlock; ++i) sums[i] = sum_block(x + i * kQuantBlock);
+}
 
 template <class W, int R, int P>
-void panels_side_by_side(const LinearProblem& p, int64_t panel, const typename W::X* x, int64_t stride) {
+void panels_side_by_side(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x) {
     constexpr int C = vectors_of(R);
-    constexpr bool kOnePass = C * VW == kLanes;
     float totals[R * P * kLanes];
     const char* start = p.weights + panel * p.panel_bytes;
-    const char* end = start + p.panel_bytes;
-    if constexpr (kOnePass) {
-        tile<W, R, C, P, 0>({start, end, p.panel_bytes, 0}, x, stride, ceil_div(p.k, W::kPerX), totals, P * kLanes,
-                            false);
+    TileWeights weights = {start, start + p.panel_bytes, p.panel_bytes, 0};
+    if constexpr (C * VW == kLanes) {
+        tile<W, R, C, P, 0>(weights, x, ceil_div(p.k, W::kPerX), totals, P * kLanes, false);
     } else {
+        TileX<typename W::X> part = x;
         int64_t k = 0;
         do {  // a chunk is passed over several times while it is in the cache
             const int64_t count = ceil_div(smaller(kChunk, p.k - k), W::kPerX);
-            const char* chunk = start + k / kQuantBlock * (kQuantBlock / W::kBlock / W::kPerX * W::kBlockBytes);
-            for (int column = 0; column < kLanes; column += C * VW) {
-                tile<W, R, C, P, 0>({chunk, end, p.panel_bytes, column}, x + k / W::kPerX, stride, count, totals,
-                                    P * kLanes, k > 0);
+            weights.panel = panel_at<W>(start, k);
+            for (weights.column = 0; weights.column < kLanes; weights.column += C * VW) {
+                tile<W, R, C, P, 0>(weights, part, count, totals, P * kLanes, k > 0);
             }
             k += kChunk;
+            part.x += kChunk / W::kPerX;
+            part.sums += W::kMinimum ? kChunk / kQuantBlock : 0;
         } while (k < p.k);
     }
     for (int r = 0; r < R; ++r) {
@@ -47,23 +53,25 @@ void run_rows(const LinearProblem& p) {
     constexpr int P = panels_of(R);
     const int64_t enough = ceil_div(kUnitBytes, larger(1, p.panel_bytes));
     const int64_t share = p.panels / (kUnitsPerThread * p.pool->threads());
-    int64_t unit = smaller(kMaximumUnitPanels, smaller(ceil_div(enough, P) * P, share / P * P));
-    if (unit == 0) unit = larger(1, smaller(share, 2));
-    const bool in_place = p.x_dtype == OST_F32 && sizeof(typename W::X) == sizeof(float) && W::kPerX == 1;
+    const int64_t unit = larger(1, smaller(kMaximumUnitPanels, smaller(ceil_div(enough, P) * P, share / P * P)));
+    const bool in_place = p.x_dtype == OST_F32 && W::kPerX == 1;
     p.pool->parallel(ceil_div(p.panels, unit), [&](int64_t chunk, void* scratch) {
-        const auto* x = static_cast<const typename W::X*>(p.x);
+        TileX<typename W::X> x = {static_cast<const typename W::X*>(p.x), ceil_div(p.k, W::kPerX), nullptr, 0};
+        auto* free = static_cast<typename W::X*>(scratch);
         if (!in_place) {
-            auto* staged = static_cast<typename W::X*>(scratch);
-            stage_x(p, 0, R, 0, p.k, staged, ceil_div(p.k, W::kPerX));
-            x = staged;
+            stage_x(p, 0, R, 0, p.k, free, x.stride);
+            x.x = free;
+            free += R * x.stride;
+        }
+        if constexpr (W::kMinimum) {
+            x.sums = free;
+            x.sums_stride = p.k / kQuantBlock;
+            for (int r = 0; r < R; ++r) sum_blocks(x.x + r * x.stride, p.k, free + r * x.sums_stride);
         }
         const int64_t last = smaller(p.panels, (chunk + 1) * unit);
         int64_t panel = chunk * unit;
-        for (; panel + P <= last; panel += P) panels_side_by_side<W, R, P>(p, panel, x, ceil_div(p.k, W::kPerX));
-        if constexpr (P > 2) {
-            for (; panel + 2 <= last; panel += 2) panels_side_by_side<W, R, 2>(p, panel, x, ceil_div(p.k, W::kPerX));
-        }
-        for (; panel < last; ++panel) panels_side_by_side<W, R, 1>(p, panel, x, ceil_div(p.k, W::kPerX));
+        for (; panel + P <= last; panel += P) panels_side_by_side<W, R, P>(p, panel, x);
+        for (; panel < last; ++panel) panels_side_by_side<W, R, 1>(p, panel, x);
     });
 }
 

@@ -80,7 +80,7 @@ OST_INLINE void finish_row(const LinearProblem& p, int64_t panel, int64_t row, f
     }
 }
 
-// x rows [row, row + rows), elements [k, k + count), as X elements of W with `stride` of them between rows.
+// x rows [row, row + rows), values [k, k + count), as floats with `stride` of them between rows.
 OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, float* to,
                         int64_t stride) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -101,6 +101,13 @@ OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64
             for (; i < count; ++i) out[i] = widen(in[i]);
         }
     }
+}
+
+// The sum of a block's 32 values of x, in one fixed order.
+OST_INLINE float sum_block(const float* x) {
+    vf total = load(x);
+    for (int i = VW; i < kQuantBlock; i += VW) total = total + load(x + i);
+    return sum(total);
 }
 
 // Pairs of bf16, an odd last one completed with zero.

@@ -49,9 +49,9 @@ void copy_typed(const Call& call, const Strided& s, int64_t elements) {
     }
     const int64_t squares = ceil_div(s.dims[outer], kSquare);
     const int64_t rest = elements / (s.dims[outer] * s.dims[kRank - 1]);
-    const double cost = static_cast<double>(elements) / static_cast<double>(rest * squares);
-    for_rows(call, rest * squares, cost * (s.x_strides[kRank - 1] == 1 ? kStreamNanoseconds : 1.0),
-             [&](int64_t begin, int64_t end) {
+    const double each = s.x_strides[kRank - 1] == 1 ? kStreamNanoseconds : 1.0;
+    const double cost = each * static_cast<double>(elements) / static_cast<double>(rest * squares);
+    for_rows(call, rest * squares, cost, [&](int64_t begin, int64_t end) {
         for (int64_t unit = begin; unit < end; ++unit) {
             int64_t index = unit / squares, x_offset = 0, y_offset = 0;
             for (int i = kRank - 2; i >= 0; --i) {
@@ -100,8 +100,8 @@ void copy(const Call& call) {
     int64_t elements = 1, extent = 1;
     int place = kRank;
     for (int i = static_cast<int>(rank) - 1; i >= 0; --i) {
-        const int64_t dim = call.integer(2 + static_cast<uint32_t>(i)),
-                      stride = call.integer(8 + static_cast<uint32_t>(i));
+        const auto axis = static_cast<uint32_t>(i);
+        const int64_t dim = call.integer(2 + axis), stride = call.integer(8 + axis);
         if (dim < 0 || stride < 0) return report(call, OST_INVALID_ARGUMENT);
         if (dim == 0) return;
         elements *= dim;
@@ -139,8 +139,9 @@ void gather_rows(const Call& call) {
     if (rows <= 0 || width <= 0) return;
     if (size == 0 || available < 0) return report(call, OST_INVALID_ARGUMENT);
     if (!covers(call, 0, available * width, size) || !covers(call, 1, capacity, 4) ||
-        !covers(call, 3, capacity * width, size))
+        !covers(call, 3, capacity * width, size)) {
         return;
+    }
     const char* x = call.pointer<const char>(0);
     const auto* index = call.pointer<const int32_t>(1);
     char* y = call.pointer<char>(3);

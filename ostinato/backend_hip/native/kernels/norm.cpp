@@ -76,7 +76,8 @@ void rms_norm(const Call& call) {
             const X* x = call.pointer<const X>(0);
             const float* gain = call.pointer<const float>(1);
             Y* y = call.pointer<Y>(3);
-            for_rows(call, rows, 2 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+            const double cost = 2 * kStreamNanoseconds * static_cast<double>(width);
+            for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) {
                     const X* from = x + row * width;
                     const float total = squares(width, [from](int64_t d, int n) { return load_lanes(from + d, n); });
@@ -106,7 +107,8 @@ void add_rms_norm(const Call& call) {
             const float* gain = call.pointer<const float>(2);
             X* added = call.pointer<X>(4);
             Y* y = call.pointer<Y>(5);
-            for_rows(call, rows, 3 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+            const double cost = 3 * kStreamNanoseconds * static_cast<double>(width);
+            for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) {
                     const X* a = left + row * width;
                     const X* b = right + row * width;
@@ -147,8 +149,8 @@ void softmax(const Call& call) {
             if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 2, capacity * width, sizeof(Y))) return;
             const X* x = call.pointer<const X>(0);
             Y* y = call.pointer<Y>(2);
-            for_rows(call, rows, 2 * kExponentialNanoseconds * static_cast<double>(width),
-                     [=](int64_t begin, int64_t end) {
+            const double cost = 2 * kExponentialNanoseconds * static_cast<double>(width);
+            for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) softmax_row(x + row * width, y + row * width, width);
             });
         });

@@ -7,8 +7,9 @@
 //   q4_1   [K/32] { half d[32]; half m[32]; uint8 q[16][32] }      value = d * q + m
 // Four-bit rows hold k = i in the low and k = i + 16 in the high half of each byte.
 //
-// A format here says how large its panels are and how to read VW-wide pieces of a step as floats. Products of a scale
-// and a quant are exact in float (11 and at most 8 bits), so every path that decodes sees the same values.
+// A format here says how large its pieces are and how to read them as vectors of floats. Blocks with scales are summed
+// over their quants first, sum(x q), and scaled once: total += d * sum(x q) + m * sum(x). That is the same number as the
+// sum of x times the dequantised weights, with fewer roundings and half the multiplications.
 #pragma once
 
 #include "simd.h"
@@ -18,65 +19,60 @@ namespace ost::OST_UNIT {
 inline constexpr int kLanes = 32;  // rows of a panel
 inline constexpr int kQuantBlock = 32;
 
-// Reads as: the panel is a sequence of blocks of kBlock values of k, kBlockBytes each; within a block, decode() gives
-// kStep consecutive k for C vectors of rows that start at row `column`; kSecondHalf says on which side of kBlock / 2 k is. Only formats with kTail may end inside a block.
-struct PanelF32 {
-    using X = float;
+// A panel is a sequence of blocks of kBlock X elements, kBlockBytes each; an X element is kPerX values of k. decode()
+// gives kStep vectors of weights (times C) for position k of a block, from row `column` on: of X elements k, k + 1, or,
+// where kSplit is not zero, k / 2 and k / 2 + kSplit. scale() gives a block's factors. Only formats with kTail end inside
+// a block. kAhead is the distance in bytes between what is read and what is asked for.
+struct Plain {
     static constexpr int kPerX = 1;
-    static constexpr int kBlock = 8;
     static constexpr int kStep = 1;
+    static constexpr int kSplit = 0;
+    static constexpr int kHeader = 0;
+    static constexpr bool kTail = true;
+    static constexpr bool kScaled = false;
+    static constexpr bool kMinimum = false;
+    static constexpr int kAhead = 2048;
+    using X = float;
+};
+
+struct Scaled : Plain {
+    static constexpr int kBlock = kQuantBlock;
+    static constexpr bool kTail = false;
+    static constexpr bool kScaled = true;
+    static constexpr int kAhead = 4096;
+};
+
+struct PanelF32 : Plain {
+    static constexpr int kBlock = 8;
     static constexpr int kStepBytes = kLanes * 4;
     static constexpr int kBlockBytes = kBlock * kStepBytes;
-    static constexpr bool kTail = true;
-    static constexpr bool kStaged = false;  // tiles of many rows read it as it is
     template <int C>
-    struct Scale {};
-    template <int C>
-    OST_INLINE void scale(const char*, int, Scale<C>&) {}
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>&, vf (&b)[kStep][C]) {
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
         const auto* row = reinterpret_cast<const float*>(block + k * kStepBytes) + column;
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
     }
 };
 
-struct PanelF16 {
-    using X = float;
-    static constexpr int kPerX = 1;
+struct PanelF16 : Plain {
     static constexpr int kBlock = 8;
-    static constexpr int kStep = 1;
     static constexpr int kStepBytes = kLanes * 2;
     static constexpr int kBlockBytes = kBlock * kStepBytes;
-    static constexpr bool kTail = true;
-    static constexpr bool kStaged = true;
     template <int C>
-    struct Scale {};
-    template <int C>
-    OST_INLINE void scale(const char*, int, Scale<C>&) {}
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>&, vf (&b)[kStep][C]) {
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
         const auto* row = reinterpret_cast<const f16*>(block + k * kStepBytes) + column;
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
     }
 };
 
-struct PanelBf16 {
-    using X = float;
-    static constexpr int kPerX = 1;
+struct PanelBf16 : Plain {
     static constexpr int kBlock = 8;
     static constexpr int kStep = 2;
     static constexpr int kStepBytes = kLanes * 4;
     static constexpr int kBlockBytes = kBlock / kStep * kStepBytes;
-    static constexpr bool kTail = true;
-    static constexpr bool kStaged = true;
     template <int C>
-    struct Scale {};
-    template <int C>
-    OST_INLINE void scale(const char*, int, Scale<C>&) {}
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>&, vf (&b)[kStep][C]) {
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
         const auto* row = reinterpret_cast<const int32_t*>(block + k / kStep * kStepBytes) + column;
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
@@ -87,113 +83,98 @@ struct PanelBf16 {
     }
 };
 
-struct PanelQ8 {
-    using X = float;
-    static constexpr int kPerX = 1;
-    static constexpr int kBlock = kQuantBlock;
-    static constexpr int kStep = 1;
+struct PanelQ8 : Scaled {
+    static constexpr int kHeader = kLanes * 2;
     static constexpr int kStepBytes = kLanes;
-    static constexpr int kBlockBytes = kLanes * 2 + kBlock * kLanes;
-    static constexpr bool kTail = false;
-    static constexpr bool kStaged = true;
+    static constexpr int kBlockBytes = kHeader + kBlock * kStepBytes;
     template <int C>
-    struct Scale {
-        vf d[C];
-    };
-    template <int C>
-    OST_INLINE void scale(const char* block, int column, Scale<C>& s) {
-        const auto* d = reinterpret_cast<const f16*>(block) + column;
+    OST_INLINE void scale(const char* block, int column, vf (&d)[C], vf (&)[C]) {
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) s.d[c] = load(d + c * VW);
+        for (int c = 0; c < C; ++c) d[c] = load(reinterpret_cast<const f16*>(block) + column + c * VW);
     }
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>& s, vf (&b)[kStep][C]) {
-        const char* row = block + kLanes * 2 + k * kStepBytes + column;
+    template <int C>
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
+        const char* row = block + kHeader + k * kStepBytes + column;
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) b[0][c] = s.d[c] * load_i8(row + c * VW);
+        for (int c = 0; c < C; ++c) b[0][c] = load_i8(row + c * VW);
     }
 };
 
-template <bool kMinimum>
-struct PanelQ4 {
-    using X = float;
-    static constexpr int kPerX = 1;
-    static constexpr int kBlock = kQuantBlock;
-    static constexpr int kStep = 1;
-    static constexpr int kStepBytes = kLanes / 2;  // on average: a row of bytes is read twice
-    static constexpr int kHeader = kLanes * (kMinimum ? 4 : 2);
-    static constexpr int kBlockBytes = kHeader + kBlock / 2 * kLanes;
-    static constexpr bool kTail = false;
-    static constexpr bool kStaged = true;
+// q4_0 is read as d * q + m with m = -8 d, which is exact.
+template <bool kStoredMinimum>
+struct PanelQ4 : Scaled {
+    static constexpr int kStep = 2;
+    static constexpr int kSplit = kQuantBlock / 2;
+    static constexpr bool kMinimum = true;
+    static constexpr int kHeader = kLanes * (kStoredMinimum ? 4 : 2);
+    static constexpr int kStepBytes = kLanes;
+    static constexpr int kBlockBytes = kHeader + kBlock / kStep * kStepBytes;
     template <int C>
-    struct Scale {
-        vf d[C];
-        vf m[C];
-    };
-    template <int C>
-    OST_INLINE void scale(const char* block, int column, Scale<C>& s) {
-        const auto* d = reinterpret_cast<const f16*>(block) + column;
+    OST_INLINE void scale(const char* block, int column, vf (&d)[C], vf (&m)[C]) {
+        const auto* halves = reinterpret_cast<const f16*>(block) + column;
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-            s.d[c] = load(d + c * VW);
-            // d * q - 8 d in one rounding is d * (q - 8), which is exact.
-            s.m[c] = kMinimum ? load(d + kLanes + c * VW) : splat(-8.0f) * s.d[c];
+            d[c] = load(halves + c * VW);
+            m[c] = kStoredMinimum ? load(halves + kLanes + c * VW) : splat(-8.0f) * d[c];
         }
     }
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>& s, vf (&b)[kStep][C]) {
-        const char* row = block + kHeader + (k & 15) * kLanes + column;
+    template <int C>
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
+        const char* row = block + kHeader + k / kStep * kStepBytes + column;
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-            const vf q = kSecondHalf ? load_high4(row + c * VW) : load_low4(row + c * VW);
-            b[0][c] = fma(s.d[c], q, s.m[c]);
-        }
+        for (int c = 0; c < C; ++c) load_nibbles(row + c * VW, b[0][c], b[1][c]);
     }
 };
 using PanelQ40 = PanelQ4<false>;
 using PanelQ41 = PanelQ4<true>;
 
-// How products are made from one X element and one decoded vector.
-template <class W>
-OST_INLINE vf broadcast(const float* x) {
-    return splat(*x);
-}
-template <class W>
-OST_INLINE void accumulate(vf x, vf b, vf& total) {
-    total = fma(x, b, total);
-}
+// What linear_blocks.cpp makes of a block with scales for one chunk of K: { float d[32]; float m[32]; float q[32][32] },
+// rows of q in the order in which decode() of the packed format gives them.
+template <bool kWithMinimum>
+struct StagedBlocks : Scaled {
+    static constexpr bool kMinimum = kWithMinimum;
+    static constexpr int kHeader = kLanes * 8;
+    static constexpr int kStepBytes = kLanes * 4;
+    static constexpr int kBlockBytes = kHeader + kBlock * kStepBytes;
+    template <int C>
+    OST_INLINE void scale(const char* block, int column, vf (&d)[C], vf (&m)[C]) {
+        const auto* factors = reinterpret_cast<const float*>(block) + column;
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            d[c] = load(factors + c * VW);
+            if (kMinimum) m[c] = load(factors + kLanes + c * VW);
+        }
+    }
+    template <int C>
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[1][C]) {
+        const auto* row = reinterpret_cast<const float*>(block + kHeader + k * kStepBytes) + column;
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
+    }
+};
+
+// How one X element and one decoded vector are multiplied and added.
+OST_INLINE vf broadcast(const float* x) { return splat(*x); }
+OST_INLINE void accumulate(vf x, vf b, vf& total) { total = fma(x, b, total); }
 
 #if defined(__AVX512BF16__)
-// bf16 weights with bf16 activations: exact products of pairs, added in float (k odd first, then even, unfused rounding
-// as vdpbf16ps defines it). One X element is a pair.
-struct PanelBf16Dot {
+// bf16 weights with bf16 activations: exact products of pairs, added to a float one after the other, each addition
+// rounded (vdpbf16ps). One X element is a pair.
+struct PanelBf16Dot : Plain {
     using X = uint32_t;
     static constexpr int kPerX = 2;
     static constexpr int kBlock = 4;
-    static constexpr int kStep = 1;
     static constexpr int kStepBytes = kLanes * 4;
     static constexpr int kBlockBytes = kBlock * kStepBytes;
-    static constexpr bool kTail = true;
-    static constexpr bool kStaged = false;
     template <int C>
-    struct Scale {};
-    template <int C>
-    OST_INLINE void scale(const char*, int, Scale<C>&) {}
-    template <bool kSecondHalf, int C>
-    OST_INLINE void decode(const char* block, int k, int column, const Scale<C>&, vf (&b)[kStep][C]) {
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
         const auto* row = reinterpret_cast<const float*>(block + k * kStepBytes) + column;
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
     }
 };
-template <class W>
-OST_INLINE vi broadcast(const uint32_t* x) {
-    return splat_i(static_cast<int32_t>(*x));
-}
-template <class W>
-OST_INLINE void accumulate(vi x, vf b, vf& total) {
-    total = _mm512_dpbf16_ps(total, (__m512bh)x, (__m512bh)b);
-}
+OST_INLINE vi broadcast(const uint32_t* x) { return splat_i(static_cast<int32_t>(*x)); }
+OST_INLINE void accumulate(vi x, vf b, vf& total) { total = _mm512_dpbf16_ps(total, (__m512bh)x, (__m512bh)b); }
 #endif
 
 // Bytes of one panel of a weight with K columns; -1 for a dtype that has no panels or a K it cannot hold.
@@ -208,6 +189,12 @@ OST_INLINE int64_t panel_bytes(int64_t dtype, int64_t columns) {
         case OST_Q4_1: return whole_blocks ? columns / kQuantBlock * PanelQ41::kBlockBytes : -1;
         default: return -1;
     }
+}
+
+// Where the chunk of a panel starts that begins with value k, a multiple of 32.
+template <class W>
+OST_INLINE const char* panel_at(const char* panel, int64_t k) {
+    return panel + k / (W::kBlock * W::kPerX) * W::kBlockBytes;
 }
 
 }  // namespace ost::OST_UNIT

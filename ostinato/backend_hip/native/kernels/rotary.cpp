@@ -1,5 +1,4 @@
-// Rotary embedding: the cosine and sine table of a batch of positions, and the split-half rotation with a strided
- // result.
+// Rotary embedding: the cosine and sine table of a batch of positions, and the split-half rotation.
 #include <math.h>
 
 #include "work.h"
@@ -53,8 +52,8 @@ OST_INLINE void rotate(const T* x, const float* cosine, const float* sine, T* y,
 
 void rope_split_half(const Call& call) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2), dtype = call.integer(3);
-    const int64_t row_stride = call.integer(4), head_stride = call.integer(5), tokens = call.integer(6),
-                  batch_stride = call.integer(7);
+    const int64_t row_stride = call.integer(4), head_stride = call.integer(5), tokens = call.integer(6);
+    const int64_t batch_stride = call.integer(7);
     const int64_t rows = call.rows(3, capacity);
     if (rows <= 0 || heads <= 0 || width <= 0) return;
     if (width % 2 != 0 || tokens <= 0 || row_stride < 0 || head_stride < 0 || batch_stride < 0) {
@@ -73,13 +72,13 @@ void rope_split_half(const Call& call) {
         const float* cosine = call.pointer<const float>(1);
         const float* sine = call.pointer<const float>(2);
         T* y = call.pointer<T>(4);
-        for_rows(call, rows, 2 * kStreamNanoseconds * static_cast<double>(heads * width),
-                 [=](int64_t begin, int64_t end) {
+        const double cost = 2 * kStreamNanoseconds * static_cast<double>(heads * width);
+        for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; ++row) {
                 T* to = y + row / tokens * batch_stride + row % tokens * row_stride;
                 for (int64_t h = 0; h < heads; ++h) {
-                    rotate(x + (row * heads + h) * width, cosine + row * half, sine + row * half, to + h * head_stride,
-                           half);
+                    const T* from = x + (row * heads + h) * width;
+                    rotate(from, cosine + row * half, sine + row * half, to + h * head_stride, half);
                 }
             }
         });

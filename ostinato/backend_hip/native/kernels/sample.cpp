@@ -3,8 +3,9 @@
 // Nothing is sorted. Top-k and top-p both ask for the shortest prefix, in order of descending value and ascending
 // index, whose weight reaches a goal (a count, a probability). Three histogram passes over the bits of the value find
 // the value at the edge exactly; ties there are taken by index. Survivors are moved together, in token order, in the
-// workspace: V floats (values, later weights) and V int32 (their tokens) a row. Values are (logit - largest) /
-// temperature: softmax does not see the difference, and a tiny temperature cannot overflow.
+// workspace: V floats (values, later weights) and V int32 (their tokens) a row.
+// Values are (logit - largest) / temperature: softmax does not see the difference, and a tiny temperature cannot
+// overflow.
 #include "selection.h"
 
 namespace ost::OST_UNIT {
@@ -111,7 +112,9 @@ double block_sum(const float* values, int64_t count) {
     for (; i + 8 <= count; i += 8) {
         for (int u = 0; u < 8; ++u) sums[u] += static_cast<double>(values[i + u]);
     }
-    for (int u = 0; i < count; ++i, ++u) sums[u] += static_cast<double>(values[i]);
+    for (int u = 0; u < 8; ++u) {
+        if (i + u < count) sums[u] += static_cast<double>(values[i + u]);
+    }
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
@@ -155,8 +158,8 @@ struct Request {
 
 int32_t sample_row(const float* logits, int64_t width, const Request& request, float* workspace) {
     const RowPeak peak = row_peak(logits, width);
-    if (!peak.usable || !(request.temperature >= 0) || request.top_p != request.top_p || request.min_p != request.min_p)
-        return -1;
+    const bool sensible = request.temperature >= 0 && request.top_p == request.top_p && request.min_p == request.min_p;
+    if (!peak.usable || !sensible) return -1;  // NaN among them is not sensible
     if (request.temperature == 0) return first_place(logits, width, peak.value);
 
     Survivors s{workspace, reinterpret_cast<int32_t*>(workspace + width), width, true};
@@ -212,12 +215,9 @@ void sample(const Call& call) {
     float* workspace = call.pointer<float>(9);
     for_rows(call, rows, 4.0 * static_cast<double>(width), [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-            const Request request{temperature[row],
-                                  top_k[row],
-                                  top_p[row],
-                                  min_p[row],
-                                  static_cast<uint64_t>(seed[row]),
-                                  static_cast<uint32_t>(index[row])};
+            Request request{temperature[row], top_k[row], top_p[row], min_p[row], 0, 0};
+            request.seed = static_cast<uint64_t>(seed[row]);
+            request.index = static_cast<uint32_t>(index[row]);
             token[row] = sample_row(logits + row * width, width, request, workspace + row * 2 * width);
         }
     });

@@ -60,7 +60,8 @@ void argmax(const Call& call) {
     if (!covers(call, 0, capacity * width, 4) || !covers(call, 2, capacity, 4)) return;
     const float* x = call.pointer<const float>(0);
     auto* y = call.pointer<int32_t>(2);
-    for_rows(call, rows, 1.5 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+    const double cost = 1.5 * kStreamNanoseconds * static_cast<double>(width);
+    for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             const RowPeak peak = row_peak(x + row * width, width);
             y[row] = peak.usable ? first_place(x + row * width, width, peak.value) : -1;
@@ -81,7 +82,8 @@ void cross_entropy(const Call& call) {
     const float* logits = call.pointer<const float>(0);
     const auto* target = call.pointer<const int32_t>(1);
     float* workspace = call.pointer<float>(2);
-    for_rows(call, rows, 2 * kExponentialNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+    const double cost = 2 * kExponentialNanoseconds * static_cast<double>(width);
+    for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             const bool counts = target[row] >= 0 && target[row] < width;
             const float* x = logits + row * width;
