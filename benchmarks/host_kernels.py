@@ -127,7 +127,7 @@ def measure_limits() -> Limits:
     return Limits(*(float(number) for number in out.split()))
 
 
-def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) -> tuple[Array, Array]:  # noqa: A002
+def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) -> tuple[Array, Array]:
     """A weight as a checkpoint stores it, and the float32 values of its first rows."""
     if format in FLOATS:
         stored = rng.standard_normal((rows, columns), np.float32).astype(FLOATS[format])

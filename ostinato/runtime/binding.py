@@ -23,6 +23,7 @@ from ostinato.ir.errors import (
     NotYetAvailable,
     ShapeError,
 )
+from ostinato.ir.step import ByteRange
 from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import Binding, EntryPlan
 from ostinato.runtime.device import Device
@@ -95,25 +96,24 @@ class BoundExecutable:
     ) -> None:
         self._exclusive = exclusive
         self._memory: list[ExternalMemory] = []
-        bound: dict[str, tuple[int, int]] = {}
+        bound: list[tuple[ByteRange, int]] = []
         for kind, given, bindings in (("input", inputs, plan.inputs), ("output", outputs, plan.outputs)):
             known = {binding.name: binding for binding in bindings}
             for key, owner in given.items():
                 if key not in known:
                     raise ConfigError(f"no {kind} {key!r}", node=plan.name, hint=f"{kind}s: {', '.join(known)}")
                 memory = self._checked(known[key], owner, writable=kind == "output")
-                bound[key] = (memory.address, memory.nbytes)
+                bound.append((known[key].range, memory.address))
         arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
         self._refuse_overlaps()
         replaced = regions.bind(bound, arena_address)
         self._table = device.make_table([replaced.resolve(step) for step in plan.steps])
 
+        taken = {place for place, _ in bound}
+
         def views(bindings: tuple[Binding, ...]) -> dict[str, Array]:
-            return {
-                b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset)
-                for b in bindings
-                if b.name not in bound
-            }
+            free = (binding for binding in bindings if binding.range not in taken)
+            return {b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in free}
 
         self.inputs: Mapping[str, Array] = views(plan.inputs)
         self.outputs: Mapping[str, Array] = views(plan.outputs)

@@ -6,8 +6,8 @@ output by the caller's, and the arena may be the caller's memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.step import ByteRange, Step
@@ -27,13 +27,13 @@ class SharedRegions:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Buffers of one executable, and the caller's replacements: (address, bytes) by value name, and the base of the arena."""
+    """Buffers of one executable, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena."""
 
     shared: SharedRegions
     state: Buffer
     arena: Buffer
     io: Buffer
-    bound: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bound: tuple[tuple[ByteRange, int], ...] = ()
     bound_arena: int | None = None
 
     def base(self, region: str) -> int:
@@ -51,23 +51,23 @@ class Regions:
                 return self.arena.address if self.bound_arena is None else self.bound_arena
         raise PlanError(f"unknown region {region!r}")
 
-    def address(self, value: str, place: ByteRange) -> tuple[int, int]:
-        """Address and bytes of a value: the caller's memory where it is bound, the region's otherwise."""
-        bound = self.bound.get(value) if place.region == "io" else None
-        return bound if bound is not None else (self.base(place.region) + place.offset, place.size)
+    def address(self, place: ByteRange) -> tuple[int, int]:
+        """Address and size of a range: in the caller's memory where it lies in a bound input or output, in the region's otherwise."""
+        for bound, address in self.bound:
+            if bound.contains(place):
+                return address + place.offset - bound.offset, place.size
+        return self.base(place.region) + place.offset, place.size
 
     def resolve(self, step: Step) -> ResolvedStep:
         """The step with addresses."""
-        operands = tuple(
-            (0, 0) if operand is None else self.address(operand.value, operand.range) for operand in step.operands
-        )
+        operands = tuple((0, 0) if operand is None else self.address(operand.range) for operand in step.operands)
         return ResolvedStep(
             step.node, step.kind, step.kernel, operands, step.params, step.lane, step.waits, step.signals
         )
 
-    def bind(self, bound: Mapping[str, tuple[int, int]], arena: int | None) -> Regions:
+    def bind(self, bound: Sequence[tuple[ByteRange, int]], arena: int | None) -> Regions:
         """The same regions with the caller's memory in place of some of them."""
-        return replace(self, bound=dict(bound), bound_arena=arena)
+        return replace(self, bound=tuple(bound), bound_arena=arena)
 
 
 def allocate_regions(device: Device, plan: ProgramPlan, shared: SharedRegions) -> Regions:

@@ -183,11 +183,15 @@ class ReferenceRunner(Runner):
 
 
 def _fixed_addresses(graph: Graph, program: Program, regions: Regions) -> dict[str, int]:
-    """Addresses of weights, constants and state by value name."""
-    found = {slot.name: regions.shared.weights.address + slot.offset for slot in program.plan.weights}
-    found.update({slot.name: regions.shared.constants.address + slot.range.offset for slot in program.plan.constants})
-    found.update({slot.name: regions.state.address + slot.range.offset for slot in program.plan.state})
-    return {item.value.name: found[item.value.name] for item in graph.inputs if item.role is not Role.INPUT}
+    """Addresses of weights, constants and state by value name. Entries share constants by content."""
+    found = {slot.name: regions.base("weights") + slot.offset for slot in program.plan.weights}
+    found.update({slot.name: regions.base("state") + slot.range.offset for slot in program.plan.state})
+    for item in graph.with_role(Role.CONSTANT):
+        slot = program.plan.constant(item.value.type, b"" if item.data is None else item.data.tobytes())
+        if slot is None:
+            raise PlanError("the program does not hold this constant", node=item.value.name)
+        found[item.value.name] = regions.base("constants") + slot.range.offset
+    return found
 
 
 def _last_uses(graph: Graph, views: Mapping[str, StorageView]) -> dict[int, list[str]]:

@@ -28,7 +28,7 @@ class Rows:
     values: Array
 
 
-def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) -> Rows:  # noqa: A002
+def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) -> Rows:
     """Normal values for floats; random quants and scales of both signs for blocks."""
     if format in _FLOATS:
         stored = rng.standard_normal((rows, columns), np.float32).astype(_FLOATS[format])

@@ -86,7 +86,7 @@ def test_shapes(unit: str, width: int, block_size: int, rng: np.random.Generator
 
 @each_unit
 def test_many_tokens(unit: str, rng: np.random.Generator) -> None:
-    Store(rng, [list(range(600))], heads=4, width=64, block_size=16).check(unit)
+    Store(rng, [list(range(1100))], heads=4, width=64, block_size=16).check(unit)
 
 
 @each_unit

@@ -120,6 +120,16 @@ def test_rms_norm_row_has_the_same_bits_anywhere(unit: str, rng: np.random.Gener
 
 
 @each_unit
+def test_add_rms_norm_of_many_rows(unit: str, rng: np.random.Generator) -> None:
+    a, b, gain = inputs(rng, (500, 900), BF16)
+    added, y = add_rms_norm(unit, a, b, gain, BF16)
+    for row in (0, 123, 499):
+        one, z = add_rms_norm(unit, a[row : row + 1].copy(), b[row : row + 1].copy(), gain, BF16)
+        assert np.array_equal(bits(one[0]), bits(added[row]))
+        assert np.array_equal(bits(z[0]), bits(y[row]))
+
+
+@each_unit
 def test_rms_norm_edges(unit: str) -> None:
     gain = np.ones(20, F32)
     x = np.zeros((4, 20), F32)

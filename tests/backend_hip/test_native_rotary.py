@@ -100,7 +100,7 @@ def make(
 
 @each_unit
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 2), (3, 2, 10), (5, 14, 64), (2, 3, 80), (1, 12, 128), (70, 9, 64), (4, 2, 98)], ids=str
+    "shape", [(1, 1, 2), (3, 2, 10), (5, 14, 64), (2, 3, 80), (1, 12, 128), (400, 14, 64), (4, 2, 98)], ids=str
 )
 @each_float
 def test_rotation(unit: str, shape: tuple[int, int, int], dtype: np.dtype[Any], rng: np.random.Generator) -> None:

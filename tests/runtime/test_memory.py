@@ -18,7 +18,13 @@ SLACK = 48 << 20
 @pytest.mark.parametrize("shards", [1, 3])
 def test_peak_of_loading_is_the_weights_and_little_more(shards: int, tmp_path: Path) -> None:
     config = small_config(
-        "llama", vocab_size=20_000, hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4
+        "llama",
+        vocab_size=20_000,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=4,
+        num_attention_heads=16,
+        num_key_value_heads=4,
     )
     large = tmp_path / "large"
     write_hf_checkpoint(large, config, random_model(config, 2), shards=shards)
