@@ -14,13 +14,14 @@ PROMPT ?= Why is the sky blue?
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test dev lint types parity clean
+.PHONY: help install demo test dev native lint types parity clean
 
 help:
 	@echo "make demo     run a real model: its plan, an answer, and the comparison of the three modes"
 	@echo "make test     all tests that need no torch"
 	@echo "make install  the environment alone: $(VENV)/bin/ostinato"
 	@echo "make dev      the environment with linter, type checker and build tools"
+	@echo "make native   compile what changed of the native module"
 	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
 	@echo "make parity   the tests against torch and transformers (installs both into $(VENV))"
 	@echo "make clean    remove the environment, build folders and caches"
@@ -67,6 +68,12 @@ test: $(VENV)/.installed $(VENV)/.model
 	$(BIN)/python -m pytest -m 'not parity'
 
 dev: $(VENV)/.dev $(VENV)/.model
+
+# without build isolation the build folder stays valid, so that only what changed is compiled
+native:
+	@test -e $(VENV)/.dev || $(MAKE) dev
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $(VENV)/.installed $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

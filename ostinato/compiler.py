@@ -5,18 +5,22 @@ Each stage is a value that prints and can be handed on; `compile` is the shortcu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.target import host_target
 from ostinato.frontend.model import CacheShape, Model, load, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
-from ostinato.ir.errors import ConfigError, DeviceUnavailable, NotYetAvailable
+from ostinato.ir.checks import integer, integers
+from ostinato.ir.errors import ConfigError, DeviceUnavailable, NotYetAvailable, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
+from ostinato.passes.base import Decision
 from ostinato.passes.pipeline import PipelineOptions
-from ostinato.passes.runner import Decision, PipelineReport, run_pipeline
+from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan
@@ -50,8 +54,10 @@ class Planned:
         """Runs the independent checker; raises `PlanError` listing every violation."""
         check_program(self.program, {self.lowered.name: self.lowered.graph}, self.lowered.target)
 
-    def load(self, device: Device | None = None, mode: str = "planned") -> Executable:
-        """Checks the plan and loads it on a device (the host by default)."""
+    def load(self, device: Device | str = "auto", mode: str = "auto") -> Executable:
+        """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for them."""
+        chosen, reason = resolve_mode(mode, "report")
+        opened = open_device(device)
         self.check()
         program = Program(
             self.program,
@@ -59,7 +65,7 @@ class Planned:
             self.lowered.target,
             CheckpointSource(self.model.checkpoint),
         )
-        return load_program(program, device or open_device(), mode=mode, kind=Executable)
+        return load_program(program, opened, mode=chosen, reason=reason, kind=Executable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +112,22 @@ class Traced:
         *,
         dims: Mapping[str, int],
         name: str | None = None,
-        disable: frozenset[str] = frozenset(),
+        disable: Iterable[str] = (),
     ) -> Lowered:
-        """Binds the dimensions and runs the passes for a target (the host by default)."""
+        """Binds the dimensions and runs the passes for a target (the host by default), but those named in `disable`."""
+        if not isinstance(dims, Mapping):
+            raise ConfigError(f"dims are {dims!r}", hint="give an integer by name for each dimension of the graph")
+        if target is not None and not isinstance(target, Target):
+            raise ConfigError(f"target is {target!r}, expected a Target", hint="leave it out for the host")
         chosen = target or host_target()
-        report = run_pipeline(self.graph.bind(dims), chosen, PipelineOptions(precision=self.precision, disable=disable))
-        return Lowered(self.model, name or self.graph.name, dict(dims), chosen, report)
+        plain = {key: integer(value, f"dimension {key}", error=ShapeError) for key, value in dims.items()}
+        options = PipelineOptions(precision=self.precision, disable=pass_names(disable))
+        report = run_pipeline(self.graph.bind(plain), chosen, options)
+        return Lowered(self.model, name or self.graph.name, plain, chosen, report)
 
 
 def trace(
-    model: Model | str,
+    model: Model | str | os.PathLike[str],
     entry: str = "forward",
     *,
     cache: CacheShape | None = None,
@@ -124,10 +136,12 @@ def trace(
     sampling: bool = False,
 ) -> Traced:
     """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`)."""
-    opened = load(model) if isinstance(model, str) else model
+    opened = open_model(model)
     if entry == "forward":
         graph = trace_forward(opened, logits=logits, precision=precision)
     elif entry == "step":
+        if cache is not None and not isinstance(cache, CacheShape):
+            raise ConfigError(f"cache is {cache!r}, expected a CacheShape", hint="leave it out for one sequence")
         shape = cache or CacheShape(1, min(DEFAULT_CONTEXT, opened.config.max_position_embeddings), 1)
         graph = trace_step(opened, shape, logits=logits, precision=precision, sampling=sampling)
     else:
@@ -138,11 +152,11 @@ def trace(
 def plan_text_program(
     traced: Traced,
     buckets: Mapping[str, Mapping[str, int]],
-    disable: frozenset[str] = frozenset(),
+    disable: Iterable[str] = (),
     target: Target | None = None,
 ) -> Program:
     """Lowers, plans and checks a step graph for each bucket (entry name -> dims) over shared regions."""
-    chosen = target or host_target()
+    chosen, disable = target or host_target(), pass_names(disable)
     lowered = {name: traced.lower(chosen, dims=dims, name=name, disable=disable) for name, dims in buckets.items()}
     plan = build_program({name: (item.graph, item.plan_entry()) for name, item in lowered.items()})
     graphs = {name: item.graph for name, item in lowered.items()}
@@ -151,7 +165,7 @@ def plan_text_program(
 
 
 def compile(  # noqa: A001 - the design's public name
-    model: Model | str,
+    model: Model | str | os.PathLike[str],
     *,
     buckets: Mapping[str, Sequence[int]] | None = None,
     device: str | Device = "auto",
@@ -162,7 +176,7 @@ def compile(  # noqa: A001 - the design's public name
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
-    disable: frozenset[str] = frozenset(),
+    disable: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> TextExecutable:
     """Compiles a model for buckets of B sequences times T tokens (one sequence of 128 or 512 by default); the result is callable on token ids.
@@ -170,21 +184,16 @@ def compile(  # noqa: A001 - the design's public name
     `context` is how many positions a sequence can hold (2048 or the largest T by default, as far as the model allows); longer prompts than T are chunked.
     `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`.
     """
-    opened = load(model) if isinstance(model, str) else model
+    opened = open_model(model)
     limit = opened.config.max_position_embeddings
     if buckets is None:
         buckets = {"B": (1,), "T": sorted({min(tokens, limit) for tokens in DEFAULT_TOKENS})}
-    unknown = sorted(set(buckets) - {"B", "T"})
-    if unknown or not buckets.get("B") or not buckets.get("T") or min(*buckets["B"], *buckets["T"]) < 1:
-        raise ConfigError(
-            f"buckets {dict(buckets)} are not usable",
-            hint='give positive sizes for both, like {"B": [1], "T": [128, 512]}',
-        )
-    rows, longest = max(buckets["B"]), max(buckets["T"])
+    batches, lengths = _bucket_sizes(buckets)
+    rows, longest = max(batches), max(lengths)
     positions = max(longest, min(DEFAULT_CONTEXT, limit)) if context is None else context
-    check_context(opened, positions)
+    positions = check_context(opened, positions)
     traced = trace(opened, "step", cache=CacheShape(rows, positions, 1), logits=logits, precision=precision)
-    dims = {(b, b * t): {"N": b * t, "R": b} for b in buckets["B"] for t in buckets["T"]}
+    dims = {(b, b * t): {"N": b * t, "R": b} for b in batches for t in lengths}
     program = plan_text_program(traced, {f"prefill[N={n},R={r}]": d for (r, n), d in dims.items()}, disable)
     return load_text_program(program, device, mode, threads, isa, on_fallback, progress)
 
@@ -200,12 +209,38 @@ def load_text_program(
 ) -> TextExecutable:
     """Opens the device, settles the mode and loads the weights."""
     chosen, reason = resolve_mode(mode, on_fallback)
-    opened = open_device(device, threads, isa) if isinstance(device, str) else device
+    opened = open_device(device, threads, isa)
     return load_program(program, opened, mode=chosen, reason=reason, progress=progress, kind=TextExecutable)
 
 
-def open_device(name: str = "auto", threads: int = 0, isa: str = "auto") -> Device:
-    """Opens a device: "auto" and "cpu" are the host; "hip" raises `DeviceUnavailable` in this version."""
+def open_model(model: Model | str | os.PathLike[str]) -> Model:
+    """The model itself, or the one at a path or of that name; raises what `load` raises."""
+    return model if isinstance(model, Model) else load(model)
+
+
+def pass_names(names: Iterable[str]) -> frozenset[str]:
+    """Names of passes to leave out, from any collection of them."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(f"disable is {names!r}, expected a list of pass names")
+    return frozenset(names)
+
+
+def _bucket_sizes(buckets: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    hint = 'give positive sizes for both, like {"B": [1], "T": [128, 512]}'
+    if not isinstance(buckets, Mapping) or set(buckets) != {"B", "T"}:
+        raise ConfigError(f"buckets {buckets!r} are not usable", hint=hint)
+    batches, lengths = (integers(buckets[axis], f"buckets[{axis!r}]", low=1) for axis in ("B", "T"))
+    if not batches or not lengths:
+        raise ConfigError(f"buckets {dict(buckets)} are not usable", hint=hint)
+    return batches, lengths
+
+
+def open_device(name: str | Device = "auto", threads: int = 0, isa: str = "auto") -> Device:
+    """Opens a device: "auto" and "cpu" are the host; "hip" raises `DeviceUnavailable` in this version. An open device is taken as it is."""
+    if not isinstance(name, str):
+        if not hasattr(name, "make_table"):
+            raise ConfigError(f"device is {name!r}", hint='use "auto", "cpu" or "hip", or an open device')
+        return name
     if name in ("auto", "cpu"):
         return HostDevice(threads=threads, isa=isa)
     if name.partition(":")[0] == "hip":
@@ -229,10 +264,12 @@ def resolve_mode(mode: str, on_fallback: str) -> tuple[str, str]:
     return mode, ""
 
 
-def check_context(model: Model, context: int) -> None:
-    """Raises `ConfigError` for a context the model was not made for."""
+def check_context(model: Model, context: int) -> int:
+    """The context as a plain integer; raises `ConfigError` for one that the model was not made for."""
     limit = model.config.max_position_embeddings
+    context = integer(context, "context")
     if not 1 <= context <= limit:
         raise ConfigError(
             f"context {context} is outside [1, {limit}], the positions of the model", node=str(model.checkpoint.path)
         )
+    return context

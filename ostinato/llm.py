@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
-from ostinato.compiler import DEFAULT_CONTEXT, check_context, load_text_program, plan_text_program, trace
+from ostinato.compiler import (
+    DEFAULT_CONTEXT,
+    check_context,
+    load_text_program,
+    open_model,
+    plan_text_program,
+    trace,
+)
 from ostinato.frontend.chat import render
-from ostinato.frontend.model import CacheShape, Model, load
+from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
-from ostinato.ir.errors import ConfigError
+from ostinato.ir.checks import integer
+from ostinato.ir.errors import ConfigError, DTypeError
 from ostinato.runtime.device import Device
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.generation import Generator, Request, TokenEvent
@@ -43,7 +54,7 @@ class LLM:
 
     def __init__(
         self,
-        model: Model | str,
+        model: Model | str | os.PathLike[str],
         *,
         max_num_seqs: int = 8,
         context: int | None = None,
@@ -55,11 +66,10 @@ class LLM:
         on_fallback: str = "report",
         progress: Progress | None = None,
     ) -> None:
-        if max_num_seqs < 1:
-            raise ConfigError(f"max_num_seqs is {max_num_seqs}, expected 1 or more")
-        self.model = load(model) if isinstance(model, str) else model
-        self.context = min(DEFAULT_CONTEXT, self.model.config.max_position_embeddings) if context is None else context
-        check_context(self.model, self.context)
+        max_num_seqs = integer(max_num_seqs, "max_num_seqs", low=1)
+        self.model = open_model(model)
+        positions = min(DEFAULT_CONTEXT, self.model.config.max_position_embeddings) if context is None else context
+        self.context = check_context(self.model, positions)
         traced = trace(
             self.model, "step", cache=CacheShape(max_num_seqs, self.context, 1), precision=precision, sampling=True
         )
@@ -82,26 +92,32 @@ class LLM:
     ) -> list[RequestOutput]:
         """Completes texts or lists of token ids, in order. All prompts are checked before any runs.
 
-        Raises `ConfigError`, `BoundsError` or `CapacityError` for a bad prompt, naming it.
+        Raises `ConfigError`, `DTypeError`, `BoundsError` or `CapacityError` for a bad prompt, naming it.
         """
-        listed = [prompts] if isinstance(prompts, str) or _is_ids(prompts) else list(prompts)
-        requests = self._requests(listed, params)  # type: ignore[arg-type]
-        for _ in self._generator.run(requests):
-            pass
-        return [self._output(prompt, request) for prompt, request in zip(listed, requests, strict=True)]  # type: ignore[arg-type]
+        listed = _listed(prompts)
+        requests = self._requests(listed, params)
+        if self.model.checkpoint.has_tokenizer:
+            _ = self.tokenizer  # one that is not supported is an error before anything runs
+        self._generator.finish(requests)
+        return [self._output(prompt, request) for prompt, request in zip(listed, requests, strict=True)]
 
     def tokens(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[TokenEvent]:
-        """Yields tokens of several requests as they are made; abandoning the iterator abandons the requests."""
-        return self._generator.run(self._requests(prompts, params))
+        """Yields tokens of several requests as they are made; closing or dropping the iterator abandons the requests.
+
+        Iterators may be open side by side and share the `max_num_seqs` rows. Raises `LifecycleError` when unfinished ones hold every row, or when another
+        thread runs this LLM.
+        """
+        return self._generator.run(self._requests(_listed(prompts), params))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """Yields pieces of text as they are made; a piece never ends inside a character."""
         decoder = StreamDecoder(self.tokenizer)
-        for event in self.tokens([prompt], params):
-            if event.token is not None and (text := decoder.push(event.token)):
-                yield text
+        with closing(self._generator.run(self._requests([prompt], params))) as events:
+            for event in events:
+                if event.token is not None and (text := decoder.push(event.token)):
+                    yield text
         if rest := decoder.flush():
             yield rest
 
@@ -118,11 +134,15 @@ class LLM:
     def _requests(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        each = (
-            [params or SamplingParams()] * len(prompts)
-            if params is None or isinstance(params, SamplingParams)
-            else list(params)
-        )
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or SamplingParams()] * len(prompts)
+        elif isinstance(params, list | tuple) and all(isinstance(item, SamplingParams) for item in params):
+            each = list(params)
+        else:
+            raise ConfigError(
+                f"sampling parameters are {params!r}",
+                hint="give one SamplingParams for all prompts, or a list with one each",
+            )
         if len(each) != len(prompts):
             raise ConfigError(
                 f"{len(each)} sampling parameters for {len(prompts)} prompts", hint="give one for all, or one each"
@@ -133,7 +153,7 @@ class LLM:
         ]
 
     def _ids(self, prompt: Prompt) -> Sequence[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
         text = ""
@@ -148,5 +168,26 @@ class LLM:
         )
 
 
-def _is_ids(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return not isinstance(prompts, str) and len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
+def _listed(prompts: Any) -> list[Prompt]:
+    """One prompt or several as a list; raises `DTypeError` for what is neither text, token ids nor a list of those."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, bytes | bytearray | Mapping | Set) or not isinstance(prompts, Iterable):
+        raise DTypeError(
+            f"prompts are a {type(prompts).__name__}",
+            hint="give a text, token ids, or a list of texts or lists of token ids",
+        )
+    array: Any = prompts
+    if hasattr(array, "ndim"):  # an array or a tensor: of one prompt, or a row for each
+        if array.ndim == 0:
+            raise DTypeError(f"prompts are one {array.dtype} number", hint="give a list of token ids")
+        texts = getattr(array.dtype, "kind", "") in ("U", "O")
+        return [array] if array.ndim == 1 and not texts else list(array)
+    listed = list(prompts)
+    single = bool(listed) and all(_is_number(item) for item in listed)
+    return [listed] if single else listed
+
+
+def _is_number(item: object) -> bool:
+    """One element of a prompt of token ids; whether it is an integer is checked with its prompt."""
+    return isinstance(item, int | float) or (hasattr(item, "__index__") and getattr(item, "ndim", 0) == 0)

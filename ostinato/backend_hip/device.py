@@ -10,13 +10,14 @@ import enum
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.packing import Source, pack_call
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import (
     BackendError,
     BoundsError,
@@ -31,6 +32,7 @@ from ostinato.ir.types import Array, TensorType
 
 __all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostTable", "NativeStep"]
 
+_MAX_THREADS = 1024
 _MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
 
 
@@ -113,6 +115,11 @@ class HostBuffer:
             raise BoundsError(f"bytes [{offset}, {offset + nbytes}) are outside of a buffer of {self.nbytes}")
         return np.asarray(_Memory(self, offset, nbytes)).view(kind).reshape(shape)
 
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError(
+            "device memory cannot be copied or pickled", hint="use exe.clone(), or compile again in the other process"
+        )
+
     def free(self) -> None:
         """Gives the memory back now; views of it must not be used any more. A second call does nothing."""
         self._release()
@@ -153,8 +160,11 @@ class HostDevice:
 
         Raises `ConfigError` for an unknown unit or a number of threads that cannot be, `DeviceUnavailable` for a unit this CPU cannot run.
         """
-        if threads < 0:
-            raise ConfigError(f"threads is {threads}", hint=_MAX_THREADS_HINT)
+        threads = integer(threads, "threads")
+        if not 0 <= threads <= _MAX_THREADS:
+            raise ConfigError(f"threads is {threads}, expected 0 to {_MAX_THREADS}", hint=_MAX_THREADS_HINT)
+        if not isinstance(isa, str):
+            raise ConfigError(f"isa is {isa!r}", hint=f"kernel units: auto, {', '.join(_native.isa_available())}")
         try:
             self._device = _native.Device(threads, isa)
         except _native.NativeError as error:
@@ -168,6 +178,9 @@ class HostDevice:
             abi_version=_native.abi_version(),
         )
         self._kernels: dict[str, int] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError("a device cannot be copied or pickled", hint="open one in the other process")
 
     @property
     def name(self) -> str:
@@ -219,10 +232,6 @@ class HostDevice:
             return HostTable(_native.Table(self._device, rows), nodes)
         except _native.NativeError as error:
             raise _typed(error, nodes) from None
-
-    def run_step(self, step: NativeStep) -> None:
-        """Runs one step now; raises what `HostTable.run` raises."""
-        self.make_table([step]).run()
 
     def pack(self, tensor_type: TensorType, address: int, source: Source, first_row: int) -> None:
         """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype and layout.

@@ -13,14 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
+from ostinato.backend_hip.impls.common import FLOATS, WEIGHT_DTYPES
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["PackCall", "Source", "pack_call"]
 
 _LAYOUT_NUMBERS = {"row": 0, "panel32": 1, "panel32_pair": 2}
-_WEIGHTS = (DType.F32, DType.BF16, DType.F16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
-_FLOATS = (DType.F32, DType.BF16, DType.F16)
 
 
 class Source(Protocol):
@@ -86,10 +85,10 @@ def _rows_and_columns(tensor: TensorType) -> tuple[int, int]:
 
 
 def _check_dtypes(source: DType, target: DType) -> None:
-    if target not in _WEIGHTS:
-        known = ", ".join(dtype.value for dtype in _WEIGHTS)
+    if target not in WEIGHT_DTYPES:
+        known = ", ".join(dtype.value for dtype in WEIGHT_DTYPES)
         raise DTypeError(f"weights of dtype {target.value} cannot be packed", hint=f"use one of {known}")
-    if source is target or (target in _FLOATS and source in _WEIGHTS):
+    if source is target or (target in FLOATS and source in WEIGHT_DTYPES):
         return
     raise DTypeError(
         f"{source.value} rows cannot become {target.value}",

@@ -6,7 +6,7 @@ weights come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ class Weights:
     (gains, biases) are float32. Conversion happens while loading.
     """
 
-    def __init__(self, builder: GraphBuilder, tensors: dict[str, TensorSource], dtype: DType | None) -> None:
+    def __init__(self, builder: GraphBuilder, tensors: Mapping[str, TensorSource], dtype: DType | None) -> None:
         self._builder = builder
         self._tensors = tensors
         self._dtype = dtype

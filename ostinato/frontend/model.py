@@ -6,14 +6,15 @@ a block-table cache: prefill, chunks, decode and mixed batches are one graph tha
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
-from ostinato.frontend.checkpoints import open_checkpoint
-from ostinato.frontend.checkpoints.base import Checkpoint, ModelConfig
-from ostinato.frontend.layers import ModelFunction, ModelInputs, Weights
+from ostinato.frontend.checkpoints import EMBEDDING, Checkpoint, ModelConfig, open_checkpoint
+from ostinato.frontend.layers import Attend, ModelFunction, ModelInputs, Weights
 from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.trace import GraphBuilder, Tensor
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, WeightsError
 from ostinato.ir.graph import Graph
 from ostinato.ir.types import Dim, DType, TensorType
@@ -32,6 +33,10 @@ class CacheShape:
     blocks: int
     block_size: int
     table_width: int
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "block_size", "table_width"):
+            object.__setattr__(self, name, integer(getattr(self, name), f"CacheShape.{name}", low=1))
 
     @property
     def context(self) -> int:
@@ -54,13 +59,13 @@ class Model:
         """ "f32" or "bf16". "auto" is bf16 for a checkpoint whose matrices are bfloat16 and f32 for all others; raises `ConfigError` otherwise."""
         if requested not in PRECISIONS:
             raise ConfigError(f"precision {requested!r} is unknown", hint=f"use one of {', '.join(PRECISIONS)}")
-        embed = self.checkpoint.tensors.get("model.embed_tokens.weight")
+        embed = self.checkpoint.tensors.get(EMBEDDING)
         if requested == "auto":
             return "bf16" if embed is not None and embed.dtype is DType.BF16 else "f32"
         return requested
 
 
-def load(path: str) -> Model:
+def load(path: str | os.PathLike[str]) -> Model:
     """Opens a Hugging Face directory, a `.gguf` file or an installed model package by name; reads headers only.
 
     Raises `ConfigError` for an unsupported architecture and `WeightsError` for a missing or damaged checkpoint.
@@ -76,11 +81,25 @@ def load(path: str) -> Model:
     return Model(checkpoint, family)
 
 
-def _matrix_dtype(precision: str, requested: str) -> DType | None:
-    """What float matrices become: an explicit precision converts, "auto" keeps the checkpoint's dtype."""
-    if requested == "auto":
-        return None
-    return DType.BF16 if precision == "bf16" else DType.F32
+def _logits(
+    model: Model,
+    builder: GraphBuilder,
+    precision: str,
+    ids: Tensor,
+    position: Tensor,
+    attend: Attend,
+    last: Tensor | None,
+) -> Tensor:
+    """The family's logits over every token, or over the rows at `last`. Float matrices become the explicit precision; "auto" keeps the checkpoint's."""
+    explicit = DType.parse(model.precision(precision))
+    weights = Weights(builder, model.checkpoint.tensors, None if precision == "auto" else explicit)
+
+    def select(x: Tensor) -> Tensor:
+        return x if last is None else F.gather_rows(x, last, name="last_hidden")
+
+    logits = model.family(ModelInputs(builder, model.config, weights, ids, position, attend, select))
+    _check_all_used(model, weights)
+    return logits
 
 
 def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto") -> Graph:
@@ -89,7 +108,6 @@ def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto"
 
     Output `logits`: float32 [B,V], or [B,T,V] for `logits="all"`.
     """
-    resolved = model.precision(precision)
     builder = GraphBuilder("forward")
     batch, time = Dim("B", 1, _MAX_ROWS), Dim("T", 1, model.config.max_position_embeddings)
     ids = builder.input("input_ids", TensorType((batch, time), DType.I32, ("B", "T")))
@@ -100,19 +118,7 @@ def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto"
         del layer
         return F.attention_causal(q, k, v, scale=model.config.head_dim**-0.5, name="attention")
 
-    weights = Weights(builder, dict(model.checkpoint.tensors), _matrix_dtype(resolved, precision))
-    inputs = ModelInputs(
-        builder,
-        model.config,
-        weights,
-        ids,
-        position,
-        attend,
-        lambda x: x if last is None else F.gather_rows(x, last, name="last_hidden"),
-    )
-    output = model.family(inputs)
-    _check_all_used(model, weights)
-    return builder.finish((output,))
+    return builder.finish((_logits(model, builder, precision, ids, position, attend, last),))
 
 
 def trace_step(
@@ -124,7 +130,6 @@ def trace_step(
     last-token logits `last` [R] (token index of each wanted row). State: k_cache.<layer>, v_cache.<layer>. Outputs: `logits` float32 [R,V] or [N,V], and with
     `sampling` the next `token` int32 [R] from temperature, top_p, min_p (float32), top_k, sample_index (int32) and seed (int64), all [R].
     """
-    resolved = model.precision(precision)
     config = model.config
     builder = GraphBuilder("step")
     tokens, rows = Dim("N", 1, _MAX_TOKENS), Dim("R", 1, _MAX_ROWS)
@@ -145,7 +150,7 @@ def trace_step(
     elif sampling:
         raise ConfigError("sampling needs last-token logits", hint='use logits="last"')
 
-    cache_dtype = DType.BF16 if resolved == "bf16" else DType.F32
+    cache_dtype = DType.parse(model.precision(precision))
     cache_type = TensorType(
         (cache.blocks, config.num_kv_heads, cache.block_size, config.head_dim), cache_dtype, ("P", "G", "S", "D")
     )
@@ -168,18 +173,7 @@ def trace_step(
             name="attention",
         )
 
-    weights = Weights(builder, dict(model.checkpoint.tensors), _matrix_dtype(resolved, precision))
-    inputs = ModelInputs(
-        builder,
-        config,
-        weights,
-        ids,
-        position,
-        attend,
-        lambda x: x if last is None else F.gather_rows(x, last, name="last_hidden"),
-    )
-    outputs = [model.family(inputs)]
-    _check_all_used(model, weights)
+    outputs = [_logits(model, builder, precision, ids, position, attend, last)]
     if sampling:
         chosen = [
             declare("temperature", (rows,), ("R",), DType.F32),

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ostinato.ir.errors import LifecycleError, OstinatoError, ShapeError
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value
+from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value, trimmed
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType, Extent, TensorType
@@ -130,18 +130,16 @@ class GraphBuilder:
         location = _user_location()
         opdef = OP[op]
         full = Attributes(opdef.attributes(attrs or {}))
-        trimmed = list(operands)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
-        for tensor in trimmed:
+        given = trimmed(operands)
+        for tensor in given:
             if tensor is not None and tensor.builder is not self:
                 raise LifecycleError(
                     f"%{tensor.name} belongs to another graph than {op} at {location}", node=tensor.name
                 )
         try:
-            types = opdef.infer(tuple(None if t is None else t.type for t in trimmed), full)
+            types = opdef.infer(tuple(None if t is None else t.type for t in given), full)
         except OstinatoError as error:
-            inputs = ", ".join("_" if t is None else repr(t) for t in trimmed)
+            inputs = ", ".join("_" if t is None else repr(t) for t in given)
             raise type(error)(
                 f"{error.message}\n  in {op}({inputs})\n  at {location}", node=error.node, hint=error.hint
             ) from None
@@ -149,7 +147,7 @@ class GraphBuilder:
             list(names) if names is not None else [op if len(types) == 1 else f"{op}.{i}" for i in range(len(types))]
         )
         results = tuple(Value(self._unique(stem), t) for stem, t in zip(stems, types, strict=True))
-        node = Node(op, tuple(None if t is None else t.name for t in trimmed), results, full, location=location)
+        node = Node(op, tuple(None if t is None else t.name for t in given), results, full, location=location)
         self._nodes.append(node)
         return tuple(Tensor(self, value.name, value.type) for value in results)
 

@@ -8,18 +8,23 @@ input that holds how many rows are; rows past it are unspecified and nobody read
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import ShapeError
 from ostinato.ir.opdef import Attr
 from ostinato.ir.types import Array, Dim, TensorType
 from ostinato.ir.weights import WeightPart
 
-__all__ = ["Attributes", "Graph", "GraphInput", "Location", "Node", "Role", "Value"]
+__all__ = ["Attributes", "Graph", "GraphInput", "Location", "Node", "Role", "Value", "trimmed"]
+
+
+_T = TypeVar("_T")
 
 
 class Role(enum.Enum):
@@ -107,6 +112,14 @@ class Node:
     @property
     def name(self) -> str:
         return self.results[0].name
+
+
+def trimmed(operands: Iterable[_T | None]) -> tuple[_T | None, ...]:
+    """Operands without absent ones at the end: how a node stores them."""
+    kept = list(operands)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return tuple(kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +210,7 @@ class Graph:
     def bind(self, dims: Mapping[str, int]) -> Graph:
         """The graph with its symbolic dimensions replaced; raises `ShapeError` for a missing, unknown or out-of-bounds one."""
         known = {dim.name for dim in self.dims}
+        dims = {name: integer(value, f"dimension {name}", error=ShapeError) for name, value in dims.items()}
         if unknown := sorted(set(dims) - known):
             raise ShapeError(f"unknown dimensions {unknown}", hint=f"the graph has {sorted(known)}")
         if missing := sorted(known - set(dims)):

@@ -13,20 +13,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import BackendError, BoundsError, DTypeError, InputError, ShapeError
 from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
+from ostinato.ir.rounding import round_to, widen
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.views import extent_of
 
-__all__ = ["Interpretation", "Observer", "interpret", "round_to"]
+__all__ = ["Interpretation", "Observer", "interpret"]
 
 Observer = Callable[[str, Array], None]
 """Called with the name and the read-only values of each node result, as soon as it is made."""
 
-_HALVES = (DType.F16, DType.BF16)
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -134,7 +133,7 @@ class _Run:
             _require(name, array, np.dtype(np.uint8), (*shape[:-1], tensor.dtype.nbytes(shape[-1])))
         if name in self.weights:
             if name not in self.widened:
-                self.widened[name] = _read_only(_widen(array, tensor.dtype))
+                self.widened[name] = _read_only(widen(array, tensor.dtype))
             if self.widened[name].shape != shape:
                 message = f"the widened weight has shape {list(self.widened[name].shape)}, expected {list(shape)}"
                 raise ShapeError(message, node=name, hint="use one dictionary for one set of weights")
@@ -180,7 +179,7 @@ class _Run:
     def _operand(self, name: str) -> Array:
         if name in self.weights:
             return self.widened[name]
-        return _read_only(_widen(self.values[name], self.graph.types[name].dtype))
+        return _read_only(widen(self.values[name], self.graph.types[name].dtype))
 
     def _rows(self, node: Node) -> tuple[str, int] | None:
         """The leading axis of a node's work and how many of its rows are valid; None when all are."""
@@ -221,12 +220,6 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-def _widen(array: Array, dtype: DType) -> Array:
-    if dtype.is_block:
-        return array if array.dtype == _FLOAT32 else dequantize(array, dtype)
-    return array.astype(np.float32) if dtype in _HALVES else array
-
-
 def _shortened(tensor: TensorType, axis: str, count: int) -> TensorType:
     return replace(tensor, shape=(count, *tensor.shape[1:])) if tensor.axes[:1] == (axis,) else tensor
 
@@ -256,19 +249,3 @@ def _rounded(node: Node, name: str, array: Array, tensor: TensorType) -> Array:
             return found.astype(wanted)
     message = f"the reference of {node.op} gave %{name} as {found.dtype} values that {tensor} cannot hold"
     raise BackendError(message, node=node.name, hint="mend the operator table")
-
-
-def round_to(array: Array, dtype: DType) -> Array:
-    """Floats rounded once, to nearest even, to a float dtype. (The plain float64 -> bfloat16 conversion goes through float32 and rounds twice.)"""
-    if dtype is not DType.BF16 or array.dtype != np.float64:
-        with np.errstate(over="ignore"):
-            return array.astype(dtype.numpy)
-    with np.errstate(over="ignore"):
-        single = array.astype(np.float32)
-    # rounding to odd: where float32 could not hold the value, its last bit is set, so that the second rounding sees no false tie
-    bits = single.view(np.uint32)
-    exact = single.astype(np.float64)
-    inexact = np.isfinite(array) & np.isfinite(single) & (exact != array)
-    too_far = inexact & (np.abs(exact) > np.abs(array))
-    truncated = np.where(too_far, bits - np.uint32(1), bits)
-    return np.where(inexact, truncated | np.uint32(1), bits).astype(np.uint32).view(np.float32).astype(dtype.numpy)

@@ -18,7 +18,6 @@ from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = [
-    "AliasKind",
     "Attr",
     "AttrSpec",
     "Cost",
@@ -48,14 +47,6 @@ class Effect(enum.Enum):
     ORDERED = "ordered"
 
 
-class AliasKind(enum.Enum):
-    """Every way in which a result may share bytes with an operand; nothing else aliases."""
-
-    VIEW = "view"
-    MUST_ALIAS = "must_alias"
-    ACCUMULATE_INTO = "accumulate_into"
-
-
 @dataclass(frozen=True, slots=True)
 class OperandSpec:
     """An operand of the schema. Optional operands come last and may be absent."""
@@ -76,9 +67,8 @@ class AttrSpec:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Result 0 shares the bytes of operand `operand`: strides in elements, and the offset in elements from the operand's own first element."""
+    """Result 0 shares the bytes of the first operand: strides in elements, and the offset in elements from that operand's own first element."""
 
-    operand: int
     offset: int
     strides: tuple[int, ...]
 
@@ -171,7 +161,8 @@ def complete_attributes(op: str, specs: Sequence[AttrSpec], given: Mapping[str, 
     return complete
 
 
-def _no_cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+def _bytes_only(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+    del attrs
     types = [*(t for t in operands if t is not None), *results]
     return Cost(0, sum(t.nbytes for t in types))
 
@@ -181,8 +172,9 @@ class OpDef:
     """One operator.
 
     `results` names the results; a trailing "*" ("y*") means one or more. `infer` returns the result types or raises a typed error that says expected and
-    found. `must_alias` lists (result, operand) pairs that are the same bytes; such an operand has no later reader. `extent` names the operand or result
-    whose leading axis counts the rows of work (the first result if empty). `derivative` is reserved for the training issue.
+    found. Aliasing is declared here and nothing else aliases: with a `view` rule, result 0 lies in the bytes of its operand; `must_alias` lists (result,
+    operand) pairs that are the same bytes, and such an operand has no later reader. `extent` names the operand or result whose leading axis counts the
+    rows of work (the first result if empty). `cost` counts bytes alone unless given. `derivative` is reserved for training.
     """
 
     name: str
@@ -198,7 +190,7 @@ class OpDef:
     view: ViewRule | None = None
     must_alias: tuple[tuple[int, int], ...] = ()
     extent: str = ""
-    cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] = _no_cost
+    cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] = _bytes_only
     derivative: None = None
 
     def attributes(self, given: Mapping[str, Attr]) -> dict[str, Attr]:
@@ -209,6 +201,6 @@ class OpDef:
     def is_view(self) -> bool:
         return self.view is not None
 
-    @property
-    def required_operands(self) -> int:
-        return sum(1 for spec in self.operands if not spec.optional)
+    def result_name(self, index: int) -> str:
+        """The schema's name of result `index`, without its star: "y" for every result of "y*"."""
+        return self.results[min(index, len(self.results) - 1)].removesuffix("*")

@@ -26,6 +26,7 @@ __all__ = [
     "own_storage",
     "padded_operands",
     "row_refusal",
+    "viewed",
 ]
 
 
@@ -123,16 +124,22 @@ def padded_operands(node: Node, opdef: OpDef, types: Mapping[str, TensorType]) -
     return (*found, *([None] * (len(opdef.operands) - len(found))))
 
 
+def viewed(node: Node) -> str:
+    """The value that a view looks into: its first operand."""
+    name = node.operands[0]
+    assert name is not None, "the first operand of a view is never optional"
+    return name
+
+
 def _view(
     node: Node, opdef: OpDef, tensor: TensorType, types: Mapping[str, TensorType], views: Mapping[str, StorageView]
 ) -> StorageView:
     assert opdef.view is not None
     operands = padded_operands(node, opdef, types)
-    source = views[next(name for name in node.operands if name is not None)]
+    source = views[viewed(node)]
     if not all(found is None or found.is_static for found in (tensor, *operands)):
         return StorageView(source.base, source.offset, None, False)
     view = opdef.view(operands, opdef.attributes(node.attrs), source.strides)
-    assert view.operand == 0, "the table's views look into their first operand"
     return StorageView(source.base, source.offset + view.offset, view.strides, is_contiguous(tensor, view.strides))
 
 
@@ -159,7 +166,7 @@ def _extent_type(graph: Graph, node: Node, opdef: OpDef) -> TensorType | None:
     for spec, name in zip(opdef.operands, node.operands, strict=False):
         if spec.name == opdef.extent:
             return None if name is None else graph.types[name]
-    index = [name.removesuffix("*") for name in opdef.results].index(opdef.extent)
+    index = next(i for i in range(len(node.results)) if opdef.result_name(i) == opdef.extent)
     return node.results[index].type
 
 
@@ -188,7 +195,7 @@ def _place(graph: Graph, name: str, ops: Mapping[str, OpDef]) -> StorageView:
     base = name
     while (producer := graph.producers.get(base)) is not None and ops[producer.op].is_view:
         chain.append(producer)
-        base = next(operand for operand in producer.operands if operand is not None)
+        base = viewed(producer)
     table = ViewTable.empty(ops)
     table.add(base, graph.types[base])
     for node in reversed(chain):
@@ -211,9 +218,8 @@ def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
             return f"{spec.name} must not be packed, found {tensor}"
         elif spec.name not in row.strided and not (strides is not None and is_contiguous(tensor, strides)):
             return f"{spec.name} must be contiguous, found {tensor} with strides {list(strides or ())}"
-    names = [name.removesuffix("*") for name in opdef.results]
     for index, tensor in enumerate(site.results):
-        name = names[min(index, len(names) - 1)]
+        name = opdef.result_name(index)
         if not tensor.is_natural and tensor.layout not in layouts.get(name, ()):
             return f"{name} must have its natural layout, found {tensor}"
     return row.accepts(site)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ostinato.ir.errors import OstinatoError
-from ostinato.ir.graph import Attributes, Graph, Node
+from ostinato.ir.graph import Attributes, Graph, Node, trimmed
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
-from ostinato.passes.rewrite import infer, overwritten_values, rebuilt, trimmed
+from ostinato.passes.rewrite import infer, overwritten_values, rebuilt
 
 __all__ = ["Canonicalize"]
 
@@ -53,8 +53,8 @@ class Canonicalize:
             node = _normal_form(node, renamed, scope.types)
             rule = _RULES.get(node.op)
             if rule is not None:
-                node = rule(node, scope)
-                if node.name not in outputs and _is_identity(node, scope):
+                node = rule.respelled(node, scope)
+                if node.name not in outputs and _is_identity(rule, node, scope):
                     renamed[node.name] = node.operands[0]
                     continue
             nodes.append(node)
@@ -161,31 +161,44 @@ def _unchanged(node: Node, scope: _Scope) -> Node:
     return node
 
 
-_RULES: Mapping[str, Callable[[Node, _Scope], Node]] = {
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _unchanged,
-    "cast": _cast,
-    "scale": _unchanged,
-    "contiguous": _unchanged,
+def _always(node: Node, scope: _Scope) -> bool:
+    del node, scope
+    return True
+
+
+def _keeps_order(node: Node, scope: _Scope) -> bool:
+    del scope
+    order = node.attrs["order"]
+    return isinstance(order, tuple) and order == tuple(range(len(order)))
+
+
+def _is_dense_already(node: Node, scope: _Scope) -> bool:
+    producer = scope.made.get(node.operands[0] or "")
+    # a reshape is a view of contiguous elements only
+    return producer is None or producer.op == "reshape" or not OP[producer.op].is_view
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How a node of one operator is respelled, and when one whose result has its operand's type changes nothing."""
+
+    respelled: Callable[[Node, _Scope], Node]
+    is_identity: Callable[[Node, _Scope], bool]
+
+
+_RULES: Mapping[str, _Rule] = {
+    "reshape": _Rule(_reshape, _always),
+    "transpose": _Rule(_transpose, _keeps_order),
+    "slice": _Rule(_unchanged, lambda node, scope: node.attrs["step"] == 1),
+    "cast": _Rule(_cast, _always),
+    "scale": _Rule(_unchanged, lambda node, scope: node.attrs["factor"] == 1.0),
+    "contiguous": _Rule(_unchanged, _is_dense_already),
 }
 
 
-def _is_identity(node: Node, scope: _Scope) -> bool:
+def _is_identity(rule: _Rule, node: Node, scope: _Scope) -> bool:
     """Whether the result is its first operand, element for element and in the same order, and stays so."""
     assert node.operands[0] is not None
     if node.operands[0] in scope.overwritten or _bare(scope.types[node.operands[0]]) != _bare(node.results[0].type):
         return False
-    match node.op:
-        case "transpose":
-            order = node.attrs["order"]
-            return isinstance(order, tuple) and order == tuple(range(len(order)))
-        case "slice":
-            return node.attrs["step"] == 1
-        case "scale":
-            return node.attrs["factor"] == 1.0
-        case "contiguous":
-            producer = scope.made.get(node.operands[0])
-            # a reshape is a view of contiguous elements only
-            return producer is None or producer.op == "reshape" or not OP[producer.op].is_view
-    return True
+    return rule.is_identity(node, scope)

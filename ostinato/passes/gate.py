@@ -67,6 +67,5 @@ def _named_types(graph: Graph, node: Node) -> Iterator[tuple[str, TensorType]]:
     for spec, operand in zip(opdef.operands, node.operands, strict=False):
         if operand is not None:
             yield spec.name, graph.types[operand]
-    names = [name.removesuffix("*") for name in opdef.results]
     for index, value in enumerate(node.results):
-        yield names[min(index, len(names) - 1)], value.type
+        yield opdef.result_name(index), value.type

@@ -50,7 +50,7 @@ def _widen_results(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         narrow = any(value.type.dtype in (DType.F16, DType.BF16) for value in node.results)
-        if narrow and "dtype" in node.attrs and node.op != "cast":
+        if narrow and _chooses_dtype(node):
             node = with_attr(node, "dtype", "f32")
         nodes.append(_retyped(node, graph, types))
     return rebuilt(graph, nodes)
@@ -72,6 +72,11 @@ def _narrow_inputs(graph: Graph) -> Graph:
         node = _pinned(node, graph, types)
         nodes.append(_retyped(_narrowed(node, direct, types), graph, types))
     return rebuilt(graph, nodes)
+
+
+def _chooses_dtype(node: Node) -> bool:
+    """Whether the result dtype is left to whoever compiles: the attribute has a default. A cast's has none; it is the model's own."""
+    return any(spec.name == "dtype" and spec.default is not None for spec in OP[node.op].attrs)
 
 
 def _is_projection(node: Node, types: dict[str, TensorType]) -> bool:
@@ -120,7 +125,7 @@ def _pinned(node: Node, graph: Graph, types: dict[str, TensorType]) -> Node:
 
 def _narrowed(node: Node, direct: frozenset[str], types: dict[str, TensorType]) -> Node:
     """The node writing bf16 itself, if it can and if that changes no value with other readers."""
-    if "dtype" not in node.attrs or OP[node.op].is_view or not any(value.name in direct for value in node.results):
+    if not _chooses_dtype(node) or not any(value.name in direct for value in node.results):
         return node
     if any(value.type.dtype is not DType.F32 for value in node.results if value.name in direct):
         return node

@@ -5,7 +5,7 @@ Everything is a loop in program order; nothing recurses, so chains of any length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
@@ -26,26 +26,19 @@ __all__ = [
     "replace_nodes",
     "result_dtype",
     "supported",
-    "trimmed",
     "with_attr",
     "with_types",
 ]
 
 
-def rebuilt(
-    graph: Graph,
-    nodes: Sequence[Node],
-    inputs: Sequence[GraphInput] | None = None,
-    outputs: Sequence[str] | None = None,
-) -> Graph:
-    """`graph` with other nodes (and inputs, and outputs); the same object when nothing differs, so that the runner can skip its checks."""
+def rebuilt(graph: Graph, nodes: Sequence[Node], inputs: Sequence[GraphInput] | None = None) -> Graph:
+    """`graph` with other nodes (and inputs); the same object when nothing differs, so that the runner can skip its checks."""
     new_inputs = graph.inputs if inputs is None else tuple(inputs)
-    new_outputs = graph.outputs if outputs is None else tuple(outputs)
     new_nodes = tuple(nodes)
     same = len(new_nodes) == len(graph.nodes) and all(a is b for a, b in zip(new_nodes, graph.nodes, strict=True))
-    if same and new_inputs == graph.inputs and new_outputs == graph.outputs:
+    if same and new_inputs == graph.inputs:
         return graph
-    return Graph(graph.name, new_inputs, new_nodes, new_outputs, graph.extents)
+    return Graph(graph.name, new_inputs, new_nodes, graph.outputs, graph.extents)
 
 
 def replace_nodes(graph: Graph, replaced: Mapping[str, Node | None], inputs: Mapping[str, GraphInput]) -> Graph:
@@ -117,14 +110,6 @@ def fused_input(items: Sequence[GraphInput], names: Names) -> GraphInput:
     return GraphInput(
         Value(names.unique(joined_name([item.value.name for item in items])), tensor), items[0].role, parts=parts
     )
-
-
-def trimmed(operands: Iterable[str | None]) -> tuple[str | None, ...]:
-    """Operands without absent ones at the end: how a node stores them."""
-    kept = list(operands)
-    while kept and kept[-1] is None:
-        kept.pop()
-    return tuple(kept)
 
 
 def infer(

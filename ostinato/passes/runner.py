@@ -21,7 +21,7 @@ from ostinato.passes.base import DecidingPass, Decision, Pass
 from ostinato.passes.dead_code import DeadCode
 from ostinato.passes.pipeline import PipelineOptions, describe, pipeline
 
-__all__ = ["Decision", "PipelineReport", "Stage", "run_passes", "run_pipeline"]
+__all__ = ["PipelineReport", "Stage", "run_passes", "run_pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class PipelineReport:
 
 
 def run_pipeline(
-    graph: Graph, target: Target, options: PipelineOptions | None = None, *, verified: bool = True, texts: bool = False
+    graph: Graph, target: Target, options: PipelineOptions | None = None, *, texts: bool = False
 ) -> PipelineReport:
     """Every pass of `pipeline.py` over a bound graph; see `run_passes` for what it raises."""
     chosen = PipelineOptions() if options is None else options
-    return run_passes(graph, target, pipeline(chosen), disable=chosen.disable, verified=verified, texts=texts)
+    return run_passes(graph, target, pipeline(chosen), disable=chosen.disable, texts=texts)
 
 
 def run_passes(
@@ -76,7 +76,6 @@ def run_passes(
     passes: Sequence[Pass],
     *,
     disable: frozenset[str] = frozenset(),
-    verified: bool = True,
     texts: bool = False,
 ) -> PipelineReport:
     """Applies `passes` in order, leaving out the optional ones named in `disable`.
@@ -87,9 +86,7 @@ def run_passes(
     _check_disabled(passes, disable)
     is_bound = not graph.dims
     facts = {"traced", "bound"} if is_bound else {"traced"}
-    stages = [
-        _timed_verify(graph, target, facts, "input", time.perf_counter(), len(graph.nodes), True, verified, texts)
-    ]
+    stages = [_stage(graph, target, facts, "input", None, time.perf_counter(), texts)]
     decisions: dict[str, Decision] = {}
     for item in passes:
         if item.name in disable:
@@ -107,10 +104,7 @@ def run_passes(
         if graph is not before:
             graph = DeadCode().apply(graph, target)
         facts.update(item.ensures)
-        changed = graph is not before
-        stages.append(
-            _timed_verify(graph, target, facts, item.name, start, len(before.nodes), changed, verified, texts)
-        )
+        stages.append(_stage(graph, target, facts, item.name, before, start, texts))
     alive = {name: decisions[name] for name in (node.name for node in graph.nodes) if name in decisions}
     options = {item.name: describe(item) for item in passes if item.name not in disable}
     return PipelineReport(graph, tuple(stages), MappingProxyType(alive), MappingProxyType(options))
@@ -122,18 +116,12 @@ def _check_disabled(passes: Sequence[Pass], disable: frozenset[str]) -> None:
         raise ConfigError(f"passes {unknown} cannot be disabled", hint=f"these can: {', '.join(optional)}")
 
 
-def _timed_verify(
-    graph: Graph,
-    target: Target,
-    facts: set[str],
-    name: str,
-    start: float,
-    before: int,
-    changed: bool,
-    verified: bool,
-    texts: bool,
+def _stage(
+    graph: Graph, target: Target, facts: set[str], name: str, before: Graph | None, start: float, texts: bool
 ) -> Stage:
-    if verified and changed:
+    """Verifies what a pass left, unless that is the graph it was given, and records it."""
+    changed = graph is not before
+    if changed:
         phase = max((phase for phase in PHASES if phase in facts), key=PHASES.index)
         try:
             verify(graph, target=target if phase == PHASES[-1] else None, phase=phase)
@@ -141,4 +129,5 @@ def _timed_verify(
             error.message = f"after pass {name}: {error.message}"
             raise
     text = print_graph(graph) if texts else None
-    return Stage(name, time.perf_counter() - start, before, len(graph.nodes), changed, text)
+    nodes_before = len(graph.nodes if before is None else before.nodes)
+    return Stage(name, time.perf_counter() - start, nodes_before, len(graph.nodes), changed, text)

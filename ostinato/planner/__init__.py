@@ -5,5 +5,5 @@
     check.check_program(program, {"decode": graph}, target)      the proof; a plan that is not proven is not run
 
 Stages, one file each: `storage` (who shares bytes), `order`, `liveness` (when storages live, in-place reuse), `problem` and `solvers` (offsets), `lower`
-(steps), `regions` and `program` (what entries share), `plan` (the data, its text and its JSON), `check`.
+(steps), `regions` and `program` (what entries share), `plan` (the data, its text and its JSON), `check` with its own `replay`.
 """

@@ -1,7 +1,7 @@
 """The proof: an independent replay of a plan against its graph and the operator facts.
 
 It shares nothing with the planner but the plan format and reads no stated lifetime. From the graph, the operator table and the target's rows it works out
-anew what every step must be; then it walks the steps with a map `byte range -> value` for every region:
+anew what every step must be; then it walks the steps with a map `byte range -> value` for every region (kept by `replay.py`, which is the checker's own):
 
 - the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
 - each read finds its own value, whole; what it claims to be early was not written in this run;
@@ -16,9 +16,8 @@ Every violation found is listed in one `PlanError`. A plan that is not proven is
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ostinato.ir.errors import OstinatoError, PlanError
@@ -29,7 +28,8 @@ from ostinato.ir.step import REGIONS, WORKSPACE, ByteRange, Step, StepKind, Step
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.text import graph_hash
 from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input, row_refusal
-from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems
+from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems, workspace_of
+from ostinato.planner.replay import Clocks, Memory
 
 __all__ = ["CheckReport", "check_entry", "check_program"]
 
@@ -120,91 +120,6 @@ def _facts(graph: Graph, ops: Mapping[str, OpDef], views: Mapping[str, StorageVi
     return facts
 
 
-@dataclass(slots=True)
-class _Cell:
-    """Bytes [start, end) that hold part of one value: `holds` is (value, address of its first byte), None for nothing known.
-
-    `writer` is the step that wrote them (-1: from before the run), `readers` the latest reader on each lane since.
-    """
-
-    start: int
-    end: int
-    holds: tuple[str, int] | None
-    writer: int = -1
-    readers: dict[int, int] = field(default_factory=dict)
-
-
-class _Memory:
-    """One region as sorted cells without gaps."""
-
-    def __init__(self, size: int) -> None:
-        self._starts = [0]
-        self._cells = [_Cell(0, size, None)]
-        self.size = size
-
-    def over(self, place: ByteRange) -> list[_Cell]:
-        """The cells of these bytes, cut to fit."""
-        first, last = self._cut(place.offset), self._cut(place.end)
-        return self._cells[first:last]
-
-    def write(self, place: ByteRange, holds: tuple[str, int] | None, writer: int) -> None:
-        first, last = self._cut(place.offset), self._cut(place.end)
-        self._cells[first:last] = [_Cell(place.offset, place.end, holds, writer)]
-        self._starts[first:last] = [place.offset]
-
-    def _cut(self, at: int) -> int:
-        """The index of the cell that starts at this byte, made by cutting if need be."""
-        if at >= self.size:
-            return len(self._cells)
-        index = bisect_right(self._starts, at) - 1
-        cell = self._cells[index]
-        if cell.start == at:
-            return index
-        self._cells.insert(index + 1, _Cell(at, cell.end, cell.holds, cell.writer, dict(cell.readers)))
-        self._starts.insert(index + 1, at)
-        cell.end = at
-        return index + 1
-
-
-class _Clocks:
-    """Happens-before over steps: for each, how many steps of every lane are done before it starts."""
-
-    def __init__(self, steps: tuple[Step, ...]) -> None:
-        self.problems: list[str] = []
-        self.lanes: dict[int, int] = {}
-        self._index: list[int] = []
-        self._lane = [step.lane for step in steps]
-        self._done: list[dict[int, int]] = []
-        last: dict[int, int] = {}
-        signalled: dict[int, int] = {}
-        for position, step in enumerate(steps):
-            done = dict(self._done[last[step.lane]]) if step.lane in last else {}
-            for event in step.waits:
-                if event not in signalled:
-                    self.problems.append(
-                        f"step {position} ({step.node}) waits for event {event}, which no step above it signals"
-                    )
-                    continue
-                other = signalled[event]
-                for lane, count in self._done[other].items():
-                    done[lane] = max(done.get(lane, 0), count)
-                done[steps[other].lane] = max(done.get(steps[other].lane, 0), self._index[other] + 1)
-            index = self.lanes.get(step.lane, 0)
-            done[step.lane] = index
-            self.lanes[step.lane] = index + 1
-            last[step.lane] = position
-            self._index.append(index)
-            self._done.append(done)
-            for event in step.signals:
-                if event in signalled:
-                    self.problems.append(f"event {event} is signalled by step {signalled[event]} and step {position}")
-                else:
-                    signalled[event] = position
-
-    def before(self, first: int, second: int) -> bool:
-        return self._done[second].get(self._lane[first], 0) > self._index[first]
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What one kernel operand must be: value, schema name, the value it reads, the value its bytes hold afterwards; `updates`: written by must-alias.
@@ -234,8 +149,8 @@ class _EntryChecker:
         self.graph, self.entry, self.program, self.target, self.ops = graph, entry, program, target, ops
         self.problems: list[str] = []
         self.reads = self.writes = self.bytes_followed = 0
-        self.clocks = _Clocks(entry.steps)
-        self.memory = {region: _Memory(program.regions.get(region, 0)) for region in REGIONS}
+        self.clocks = Clocks(entry.steps)
+        self.memory = {region: Memory(program.regions.get(region, 0)) for region in REGIONS}
         self.places: dict[str, int] = {}  # node -> its step
         self.constants: dict[str, str] = {}  # constant of the graph -> what the memory calls its content
         self.slots: dict[str, list[ByteRange]] = {}
@@ -516,7 +431,7 @@ class _EntryChecker:
         for cell in self.memory[place.region].over(place):
             where = f"{place.region}[{cell.start}:{cell.end}]"
             if cell.holds != expected:
-                self._say(f"{at}: reads %{value} at {place}, but {where} holds {_contents(cell)}")
+                self._say(f"{at}: reads %{value} at {place}, but {where} holds {cell.contents}")
             elif cell.writer >= 0 and not self.clocks.before(cell.writer, position):
                 self._say(f"{at}: reads %{value} at {where} without waiting for step {cell.writer}, which writes it")
             if operand.early and cell.writer >= 0:
@@ -530,7 +445,7 @@ class _EntryChecker:
         to_output = region == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
         if region != "arena" and not to_output and not (region == "state" and use.updates):
             self._say(f"{at}: writes %{use.value} to {place}, which only its owner may change")
-        listed = f"{WORKSPACE} of {self.entry.steps[position].node}" if use.value == WORKSPACE else use.value
+        listed = workspace_of(self.entry.steps[position].node) if use.value == WORKSPACE else use.value
         if region == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
             self._say(f"{at}: writes %{use.value} to {place}, which no slot of the plan lists for it")
         memory = self.memory[region]
@@ -562,7 +477,7 @@ class _EntryChecker:
 
     def _check_state(self) -> None:
         """State holds the last must-alias result of every byte, and itself where there is none."""
-        expected = _Memory(self.memory["state"].size)
+        expected = Memory(self.memory["state"].size)
         origin: dict[str, int] = {}
         for binding in self.program.state:
             if self._inside(binding.range) and binding.range.size:
@@ -583,11 +498,4 @@ class _EntryChecker:
         for cell in self.memory[place.region].over(place):
             if cell.holds != expected:
                 where = f"{place.region}[{cell.start}:{cell.end}]"
-                self._say(f"{what} at {place} is not intact at the end: {where} holds {_contents(cell)}")
-
-
-def _contents(cell: _Cell) -> str:
-    if cell.holds is None:
-        return "nothing" if cell.writer < 0 else f"workspace of step {cell.writer}"
-    origin = "" if cell.writer < 0 else f" (from step {cell.writer})"
-    return f"byte {cell.start - cell.holds[1]} of %{cell.holds[0]}{origin}"
+                self._say(f"{what} at {place} is not intact at the end: {where} holds {cell.contents}")

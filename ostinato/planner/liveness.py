@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ostinato.ir.calls import result_names
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import OpDef
@@ -23,7 +24,7 @@ from ostinato.ir.types import TensorType
 from ostinato.planner.order import Action
 from ostinato.planner.storage import Storages, is_dense
 
-__all__ = ["HappensBefore", "StorageClass", "result_names", "storage_classes_of", "touched_storages"]
+__all__ = ["HappensBefore", "StorageClass", "storage_classes_of", "touched_storages"]
 
 
 class HappensBefore:
@@ -180,14 +181,6 @@ def _join(
                 classes[storage] = given
             joined += 1
     return joined
-
-
-def result_names(node: Node, opdef: OpDef) -> dict[str, str]:
-    """Result names of the schema (y0, y1, ... for a variadic y*) -> value names."""
-    if opdef.results[-1].endswith("*"):
-        stem = opdef.results[-1][:-1]
-        return {f"{stem}{index}": value.name for index, value in enumerate(node.results)}
-    return {name: value.name for name, value in zip(opdef.results, node.results, strict=True)}
 
 
 def _fills(name: str, given: StorageClass, storages: Storages) -> bool:

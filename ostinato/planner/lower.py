@@ -13,36 +13,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ostinato.ir.calls import kernel_operands
+from ostinato.ir.calls import NodeCall, node_call, result_names
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepKind, StepOperand
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.target import Target
 from ostinato.ir.text import graph_hash
-from ostinato.ir.views import call_site, extent_input, is_contiguous
-from ostinato.planner.liveness import HappensBefore, StorageClass, result_names, storage_classes_of
+from ostinato.ir.views import is_contiguous
+from ostinato.planner.liveness import HappensBefore, StorageClass, storage_classes_of
 from ostinato.planner.order import Action, Scheduled, actions_of, program_order
-from ostinato.planner.plan import Binding, EntryPlan, PlanStats, Slot
+from ostinato.planner.plan import Binding, EntryPlan, PlanStats, Slot, workspace_of
 from ostinato.planner.problem import Buffer, Problem, align_up
 from ostinato.planner.regions import SharedRegions, share_regions
 from ostinato.planner.solvers import Outcome, solve
 from ostinato.planner.storage import Storages, resolve_storages
 
 __all__ = ["Prepared", "plan_entry", "prepare"]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCall:
-    """A node's kernel call: what its row says of it."""
-
-    row: Impl
-    site: CallSite
-    operands: tuple[str | None, ...]
-    kernel: str
-    params: tuple[int | float, ...]
-    workspace: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +99,7 @@ def prepare(
     buffers = [Buffer(c.storages[0], c.first, c.last, align_up(c.size, unit), unit) for c in classes]
     for position, size in workspaces.items():
         first, last = order.earliest(position), order.latest(position) + 1
-        buffers.append(Buffer(f"{WORKSPACE} of {actions[position].source}", first, last, align_up(size, unit), unit))
+        buffers.append(Buffer(workspace_of(actions[position].source), first, last, align_up(size, unit), unit))
     return Prepared(
         graph,
         graph_hash(graph),
@@ -142,9 +130,7 @@ def _calls(graph: Graph, target: Target, storages: Storages, ops: Mapping[str, O
             found = "no implementation" if node.impl is None else f"the implementation {node.op}@{node.impl}"
             problems.append(f"%{node.name}: has {found}; target {target.name} has {_row_names(target, node.op)}")
             continue
-        site = call_site(graph, node, storages.views, ops=ops)
-        operands = kernel_operands(node, opdef, row, extent_input(graph, node, ops=ops))
-        call = NodeCall(row, site, operands, row.kernel(site), row.params(site), row.workspace(site))
+        call = node_call(graph, node, row, storages.views, ops=ops)
         problems += [f"%{node.name}: row {row.identity} {problem}" for problem in _call_problems(node, opdef, call)]
         calls[node.name] = call
     if problems:
@@ -336,7 +322,7 @@ def _slots(prepared: Prepared, outcome: Outcome) -> tuple[Slot, ...]:
     values = [tuple(item.values) for item in prepared.classes]
     sizes = [item.size for item in prepared.classes]
     for position, size in prepared.workspaces.items():
-        values.append((f"{WORKSPACE} of {prepared.actions[position].source}",))
+        values.append((workspace_of(prepared.actions[position].source),))
         sizes.append(size)
     buffers = prepared.problem.buffers
     slots = [

@@ -34,6 +34,7 @@ __all__ = [
     "print_program",
     "program_from_json",
     "program_to_json",
+    "workspace_of",
 ]
 
 PLAN_VERSION = 1
@@ -48,7 +49,8 @@ class _Frozen(BaseModel):
 class Slot(_Frozen):
     """Bytes of one storage class in the arena: live in the half-open step interval [first, last).
 
-    `values` are the graph values that share it, in order of definition (`#workspace` for a step's workspace); the checker never reads `first` and `last`.
+    `values` are the graph values that share it, in order of definition (`workspace_of` its node for a step's workspace); the checker never reads `first`
+    and `last`.
     With several lanes the interval is widened to every step that may run at the same time.
     """
 
@@ -56,6 +58,11 @@ class Slot(_Frozen):
     range: ByteRange
     first: int
     last: int
+
+
+def workspace_of(node: str) -> str:
+    """What a slot calls the workspace of a node's step."""
+    return f"{WORKSPACE} of {node}"
 
 
 class Binding(_Frozen):

@@ -45,21 +45,9 @@ class SharedRegions:
         return found
 
 
-@dataclass(slots=True)
-class _Table:
-    """What one region holds so far."""
-
-    end: int = 0
-
-    def take(self, region: str, size: int, alignment: int) -> ByteRange:
-        found = ByteRange(region, self.end, size)
-        self.end = align_up(found.end, alignment)
-        return found
-
-
 def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> SharedRegions:
     """Lays out the shared regions of (entry name, graph) pairs, in order of first appearance, every slot aligned; raises `PlanError` on disagreement."""
-    tables = {region: _Table() for region in ("weights", "state", "constants")}
+    sizes = dict.fromkeys(("weights", "state", "constants"), 0)
     first_use: dict[str, tuple[str, GraphInput]] = {}
     named: dict[str, ByteRange] = {}
     by_content: dict[_ConstantKey, ByteRange] = {}
@@ -68,13 +56,19 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> Shared
     constants: list[ConstantSlot] = []
     constant_names: set[str] = set()
     conflicts: list[str] = []
+
+    def take(region: str, size: int) -> ByteRange:
+        found = ByteRange(region, sizes[region], size)
+        sizes[region] = align_up(found.end, alignment)
+        return found
+
     for entry, graph in graphs:
         for item in graph.inputs:
             name, tensor = item.value.name, item.value.type
             if item.role is Role.CONSTANT:
                 key = _key(item)
                 if key not in by_content:
-                    by_content[key] = tables["constants"].take("constants", tensor.nbytes, alignment)
+                    by_content[key] = take("constants", tensor.nbytes)
                     unique = name if name not in constant_names else f"{name}@{entry}"
                     constant_names.add(unique)
                     constants.append(ConstantSlot(name=unique, type=tensor, range=by_content[key], data=key[1]))
@@ -84,7 +78,7 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> Shared
                     continue
                 first_use[name] = (entry, item)
                 region = "weights" if item.role is Role.WEIGHT else "state"
-                named[name] = tables[region].take(region, tensor.nbytes, alignment)
+                named[name] = take(region, tensor.nbytes)
                 if item.role is Role.WEIGHT:
                     weights.append(WeightSlot(name, tensor, named[name].offset, item.parts))
                 else:
@@ -94,7 +88,6 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> Shared
             "entries disagree about shared values:\n  " + "\n  ".join(conflicts),
             hint="all entries of a program are traced from one model and lowered with one set of options",
         )
-    sizes = {region: table.end for region, table in tables.items()}
     return SharedRegions(tuple(weights), tuple(state), tuple(constants), sizes, named, by_content)
 
 

@@ -17,7 +17,7 @@ from ostinato.ir.errors import NotYetAvailable, PlanError
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.types import TensorType
-from ostinato.ir.views import StorageView, ViewTable
+from ostinato.ir.views import StorageView, ViewTable, viewed
 
 __all__ = ["Output", "Place", "Storages", "is_dense", "resolve_storages"]
 
@@ -91,7 +91,7 @@ def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
     for node in graph.nodes:
         opdef = ops[node.op]
         for value in node.results:
-            content[value.name] = content[_viewed(node)] if opdef.is_view else value.name
+            content[value.name] = content[viewed(node)] if opdef.is_view else value.name
             if views[value.name].base == value.name:
                 regions[value.name] = "arena"
         problems += _must_alias_problems(graph, node, opdef, views, regions)
@@ -108,10 +108,6 @@ def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
         if not output.copied:
             regions[places[output.name].storage] = "io"
     return Storages(views, places, content, sizes, regions, outputs)
-
-
-def _viewed(node: Node) -> str:
-    return next(name for name in node.operands if name is not None)
 
 
 def _must_alias_problems(

@@ -6,7 +6,9 @@ how many they are, so that the head runs over those alone. Tokens past `token_co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ from ostinato.ir.errors import CapacityError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 
-__all__ = ["Piece", "pack", "schedule"]
+__all__ = ["Piece", "RowPool", "pack", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,33 @@ class Piece:
     tokens: Array
     start: int
     wanted: bool
+
+
+class RowPool:
+    """The cache rows 0 to count - 1, lent out one by one, the lowest free one first. Safe to use from several threads."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = list(range(count))
+        self._lock = (
+            threading.RLock()
+        )  # a dropped iterator gives its rows back wherever the collector finds it, in here too
+
+    @property
+    def held(self) -> int:
+        """Rows that are lent out."""
+        return self.count - len(self._free)
+
+    def take(self) -> int | None:
+        """A free row, None when all are lent out."""
+        with self._lock:
+            return heapq.heappop(self._free) if self._free else None
+
+    def give(self, rows: Iterable[int]) -> None:
+        """Takes rows back."""
+        with self._lock:
+            for row in rows:
+                heapq.heappush(self._free, row)
 
 
 def schedule(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:

@@ -17,8 +17,8 @@ import numpy as np
 from ostinato.ir.errors import (
     AddressChanged,
     CapacityError,
-    ConfigError,
     DTypeError,
+    InputError,
     LayoutError,
     NotYetAvailable,
     ShapeError,
@@ -45,11 +45,19 @@ class ExternalMemory:
     def of(name: str, owner: Any) -> ExternalMemory:
         """Memory of a numpy array, a torch CPU tensor or anything with DLPack. Raises `DTypeError` for other objects, `LayoutError` unless contiguous."""
         array = as_array(name, owner)
+        if array.dtype.hasobject:
+            raise DTypeError("an array of Python objects holds no plain bytes", node=name, hint="bind numbers")
         if not array.flags.c_contiguous:
             raise LayoutError(
                 f"strides {array.strides} of shape {list(array.shape)} are not contiguous",
                 node=name,
                 hint="bind a contiguous buffer",
+            )
+        if not array.flags.aligned:
+            raise LayoutError(
+                f"the buffer at {array.ctypes.data:#x} is not aligned to its elements of {array.itemsize} bytes",
+                node=name,
+                hint="bind an array of its own, not bytes from the middle of another",
             )
         return ExternalMemory(name, owner, array.ctypes.data, array.nbytes)
 
@@ -62,6 +70,23 @@ class ExternalMemory:
                 node=self.name,
                 hint="write into the bound buffer, or bind again",
             )
+
+
+def by_name(what: str, given: Any) -> Mapping[str, Any]:
+    """The buffers by name, none for None; raises `InputError` for anything but a mapping."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"{what} are a {type(given).__name__}, expected buffers by name")
+    return given
+
+
+def any_array(name: str, value: Any) -> Array:
+    """What numpy makes of an array, a CPU tensor or nested lists; raises `DTypeError` where it makes nothing of it."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise DTypeError(f"{type(value).__name__} is no array: {error}", node=name) from None
 
 
 def as_array(name: str, owner: Any) -> Array:
@@ -101,11 +126,11 @@ class BoundExecutable:
             known = {binding.name: binding for binding in bindings}
             for key, owner in given.items():
                 if key not in known:
-                    raise ConfigError(f"no {kind} {key!r}", node=plan.name, hint=f"{kind}s: {', '.join(known)}")
+                    raise InputError(f"no {kind} {key!r}", node=plan.name, hint=f"{kind}s: {', '.join(known)}")
                 memory = self._checked(known[key], owner, writable=kind == "output")
                 bound.append((known[key].range, memory.address))
         arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
-        self._refuse_overlaps()
+        self._refuse_overlaps(regions)
         replaced = regions.bind(bound, arena_address)
         self._table = device.make_table([replaced.resolve(step) for step in plan.steps])
 
@@ -148,6 +173,8 @@ class BoundExecutable:
         if arena is None:
             return None
         memory = ExternalMemory.of("arena", arena)
+        if not as_array("arena", arena).flags.writeable:
+            raise LayoutError("the arena needs writable memory", node="arena")
         if memory.nbytes < needed:
             raise CapacityError(f"the plan needs {needed} bytes, the arena given has {memory.nbytes}", node="arena")
         if memory.address % alignment:
@@ -155,8 +182,15 @@ class BoundExecutable:
         self._memory.append(memory)
         return memory.address
 
-    def _refuse_overlaps(self) -> None:
-        ordered = sorted(self._memory, key=lambda memory: memory.address)
+    def _refuse_overlaps(self, regions: Regions) -> None:
+        own = {
+            "weights": regions.shared.weights,
+            "constants": regions.shared.constants,
+            "state": regions.state,
+            "io": regions.io,
+        }
+        taken = [ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes) for name, b in own.items()]
+        ordered = sorted([*self._memory, *taken], key=lambda memory: memory.address)
         for before, after in pairwise(ordered):
             if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
                 raise LayoutError(

@@ -52,8 +52,6 @@ class Table(Protocol):
         """Runs steps [first, first + count) (-1: to the end) in one native call, without the GIL; raises typed errors that name the node."""
         ...
 
-    def interrupt(self) -> None: ...
-
 
 @dataclass(frozen=True, slots=True)
 class PackSource:

@@ -6,27 +6,32 @@ Inputs are copied in and outputs copied out unless the caller binds buffers. One
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 
-from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LifecycleError, ShapeError
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LifecycleError, ShapeError
+from ostinato.ir.graph import Graph
+from ostinato.ir.interp import Observer
 from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
-from ostinato.runtime.binding import BoundExecutable
+from ostinato.runtime.binding import BoundExecutable, any_array, by_name
 from ostinato.runtime.device import Device
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
-from ostinato.runtime.runners import EagerRunner, Observer, PlannedRunner, ReferenceRunner, Runner
+from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, Runner
 from ostinato.runtime.weights import Progress, load_shared
 
 __all__ = ["MODES", "Executable", "MemoryReport", "load_program"]
 
 MODES = ("reference", "eager", "planned", "captured")
+RUNNABLE = ("reference", "eager", "planned")
+"""The modes that an executable of this version runs in; the others are settled before it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,11 @@ class Executable:
         observer: Observer | None = None,
         reference_weights: dict[str, Array] | None = None,
     ) -> None:
+        if mode not in RUNNABLE:
+            raise ConfigError(
+                f"mode {mode!r} cannot run on {device.name}",
+                hint=f"use one of {', '.join(RUNNABLE)}, or compile with mode='auto'",
+            )
         self.program = program
         self.device = device
         self.mode = mode
@@ -69,6 +79,8 @@ class Executable:
         self._reference_state: dict[str, Array] = {}
         self._reference_weights = reference_weights if reference_weights is not None else {}
         self._running = threading.Lock()
+        self._process = os.getpid()
+        self._count_limits = {name: count_limits(graph) for name, graph in program.graphs.items()}
 
     @property
     def entries(self) -> Mapping[str, EntryPlan]:
@@ -101,18 +113,36 @@ class Executable:
     ) -> dict[str, Array]:
         """Runs an entry once: copies `inputs` in, runs, returns copies of the named `outputs` (all of them by default).
 
-        Raises `ShapeError` or `DTypeError` naming the input, before anything changed; `BoundsError` for out-of-range indices met by a kernel;
-        `LifecycleError` when another call is in progress.
+        Raises `ConfigError` for an unknown entry, `InputError`, `ShapeError` or `DTypeError` naming the input, `BoundsError` for a row count outside its
+        axis, before anything changed; `BoundsError` for out-of-range indices met by a kernel; `LifecycleError` when another call is in progress.
         """
         with self.exclusive():
-            name = self.entry(entry)
-            checked = check_inputs(self.entries[name], inputs)
-            runner = self.runner(name)
-            for key, array in checked.items():
-                runner.inputs[key][...] = array
-            runner.run()
-            wanted = list(runner.outputs) if outputs is None else outputs
-            return {key: np.array(runner.outputs[key]) for key in wanted}
+            return self.run_held(entry, inputs, outputs)
+
+    def run_held(
+        self, entry: str | None, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Like `run`, for a caller that is inside `exclusive()`: several runs that are one call."""
+        name = self.entry(entry)
+        wanted = self._wanted(name, outputs)
+        checked = check_inputs(self.entries[name], inputs)
+        check_counts(self._count_limits[name], checked)
+        runner = self.runner(name)
+        for key, array in checked.items():
+            runner.inputs[key][...] = array
+        runner.run()
+        return {key: np.array(runner.outputs[key]) for key in wanted}
+
+    def _wanted(self, name: str, outputs: Any) -> list[str]:
+        known = list(dict.fromkeys(self.program.graphs[name].outputs))
+        if outputs is None:
+            return known
+        listed = isinstance(outputs, Iterable) and not isinstance(outputs, str)
+        if not listed or not all(item in known for item in outputs):
+            raise InputError(
+                f"outputs {outputs!r} are not a list of output names", node=name, hint=f"the entry gives {known}"
+            )
+        return list(outputs)
 
     def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
         """Another executable over the same weights with its own arena, io and (zeroed) state."""
@@ -136,7 +166,8 @@ class Executable:
     ) -> BoundExecutable:
         """The entry over the caller's buffers (numpy, torch CPU tensors or DLPack) and, with `arena`, the caller's activation memory.
 
-        Raises `ShapeError`, `DTypeError` or `LayoutError` (strides, alignment, overlap) naming the buffer, `CapacityError` for a short arena.
+        Raises `InputError` for a name that the entry does not have, `ShapeError`, `DTypeError` or `LayoutError` (strides, alignment, overlap) naming the
+        buffer, `CapacityError` for a short arena, and `ConfigError` for an unknown entry or in another mode than "planned".
         """
         if self.mode != "planned":
             raise ConfigError(
@@ -144,7 +175,13 @@ class Executable:
             )
         plan = self.entries[self.entry(entry)]
         return BoundExecutable(
-            plan, self.device, self.regions, self.exclusive, inputs=inputs or {}, outputs=outputs or {}, arena=arena
+            plan,
+            self.device,
+            self.regions,
+            self.exclusive,
+            inputs=by_name("inputs", inputs),
+            outputs=by_name("outputs", outputs),
+            arena=arena,
         )
 
     def reset_state(self) -> None:
@@ -155,17 +192,28 @@ class Executable:
             for name, array in self._reference_state.items():
                 self._reference_state[name] = np.zeros_like(array)
 
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError(
+            "an executable cannot be copied or pickled: it is memory and addresses",
+            hint="use clone(), or compile again in the other process",
+        )
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Holds the executable for one call; raises `LifecycleError` when another one is in progress."""
-        if not self._running.acquire(blocking=False):
+        if (
+            self._process != os.getpid()
+        ):  # a fork in the middle of a call: the thread that held the lock is not in this process
+            self._running, self._process = threading.Lock(), os.getpid()
+        lock = self._running
+        if not lock.acquire(blocking=False):
             raise LifecycleError(
                 "this executable is running another call", hint="use one executable a thread: exe.clone()"
             )
         try:
             yield
         finally:
-            self._running.release()
+            lock.release()
 
     def runner(self, name: str) -> Runner:
         """The entry in this mode, made on first use."""
@@ -175,12 +223,10 @@ class Executable:
                 runner = PlannedRunner(self.entries[name], self.device, self.regions)
             elif self.mode == "eager":
                 runner = EagerRunner(name, self.program, self.device, self.regions, self._observer)
-            elif self.mode == "reference":
+            else:
                 runner = ReferenceRunner(
                     name, self.program, self._reference_state, self._reference_weights, self._observer
                 )
-            else:
-                raise ConfigError(f"mode {self.mode!r} cannot run here", hint=f"use one of {', '.join(MODES)}")
             self._runners[name] = runner
         return runner
 
@@ -191,16 +237,18 @@ _E = TypeVar("_E", bound="Executable")
 def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs by name with exactly the planned shapes and dtypes; int64 indices are converted to int32 with a range check.
 
-    Raises `ConfigError` for missing or unknown names, `ShapeError`, `DTypeError`, `BoundsError`.
+    Raises `InputError` for missing or unknown names, `ShapeError`, `DTypeError`, `BoundsError`.
     """
     expected = {binding.name: binding.type for binding in plan.inputs}
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"inputs are a {type(inputs).__name__}, expected arrays by name", node=plan.name)
     if missing := sorted(set(expected) - set(inputs)):
-        raise ConfigError(f"missing inputs {missing}", node=plan.name)
-    if unknown := sorted(set(inputs) - set(expected)):
-        raise ConfigError(f"unknown inputs {unknown}", node=plan.name, hint=f"the entry takes {sorted(expected)}")
+        raise InputError(f"missing inputs {missing}", node=plan.name)
+    if unknown := sorted(map(str, set(inputs) - set(expected))):
+        raise InputError(f"unknown inputs {unknown}", node=plan.name, hint=f"the entry takes {sorted(expected)}")
     checked: dict[str, Array] = {}
     for name, tensor_type in expected.items():
-        array = np.asarray(inputs[name])
+        array = any_array(name, inputs[name])
         if array.shape != tensor_type.static_shape:
             raise ShapeError(f"expected shape {list(tensor_type.static_shape)}, found {list(array.shape)}", node=name)
         if tensor_type.dtype is DType.I32 and array.dtype == np.int64:
@@ -211,6 +259,28 @@ def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Arra
             )
         checked[name] = array
     return checked
+
+
+def count_limits(graph: Graph) -> dict[str, int]:
+    """Largest value of each input that counts valid rows: the extent of the axis it counts."""
+    limits: dict[str, int] = {}
+    for axis, name in graph.extents:
+        extents = [tensor.static_shape[0] for tensor in graph.types.values() if tensor.axes[:1] == (axis,)]
+        if extents:
+            limits[name] = min(extents)
+    return limits
+
+
+def check_counts(limits: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
+    """Raises `BoundsError` for a count of valid rows that is negative or beyond its axis."""
+    for name, limit in limits.items():
+        count = int(inputs[name][0])
+        if not 0 <= count <= limit:
+            raise BoundsError(
+                f"{count} rows are said to be valid, there are {limit}",
+                node=name,
+                hint=f"the count lies in [0, {limit}]",
+            )
 
 
 def narrow_indices(name: str, array: Array) -> Array:

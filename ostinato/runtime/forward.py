@@ -10,18 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.ir.errors import BoundsError, CapacityError, ConfigError, DTypeError, ShapeError
+from ostinato.ir.checks import integers
+from ostinato.ir.errors import BoundsError, CapacityError, DTypeError, InputError, LifecycleError, ShapeError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, EntryPlan
-from ostinato.runtime.batch import Piece, pack, schedule
-from ostinato.runtime.binding import as_array
+from ostinato.runtime.batch import Piece, RowPool, pack, schedule
+from ostinato.runtime.binding import any_array, as_array
+from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable, narrow_indices
+from ostinato.runtime.program import Program
+from ostinato.runtime.regions import SharedRegions
 
 __all__ = ["TextExecutable"]
 
 
 class TextExecutable(Executable):
-    """An executable whose entries are token-packed (`step` graphs): callable on token ids."""
+    """An executable whose entries are token-packed (`step` graphs): callable on token ids.
+
+    `free_rows` are the cache rows that no unfinished generation holds.
+    """
+
+    def __init__(self, program: Program, device: Device, shared: SharedRegions, **options: Any) -> None:
+        super().__init__(program, device, shared, **options)
+        self.free_rows = RowPool(self.rows)
 
     @property
     def vocab_size(self) -> int:
@@ -97,9 +108,20 @@ class TextExecutable(Executable):
         table = self.block_table()
         positions = () if self.logits == "last" else (longest,)
         result = np.zeros((len(rows), *positions, self.vocab_size), np.float32)
-        for step in schedule(pieces, plan.dims["N"]):
+        with self.exclusive():
+            if self.free_rows.held:
+                raise LifecycleError(
+                    f"{self.free_rows.held} cache rows belong to unfinished generations",
+                    hint="finish or close() them first",
+                )
+            self._forward(plan, schedule(pieces, plan.dims["N"]), table, result)
+        return {"logits": convert(result)}
+
+    def _forward(self, plan: EntryPlan, steps: Sequence[Sequence[Piece]], table: Array, result: Array) -> None:
+        """Runs the steps and writes the logits that each piece asks for into `result`."""
+        for step in steps:
             inputs, wanted = pack(plan, step, table)
-            logits = self.run(plan.name, inputs, ("logits",))["logits"]
+            logits = self.run_held(plan.name, inputs, ("logits",))["logits"]
             if self.logits == "last":
                 for index, piece in enumerate(wanted):
                     result[piece.row] = logits[index]
@@ -110,22 +132,23 @@ class TextExecutable(Executable):
                         offset : offset + len(piece.tokens)
                     ]
                     offset += len(piece.tokens)
-        return {"logits": convert(result)}
 
     def _rows_of(self, input_ids: Any, lengths: Sequence[int] | Array | None) -> tuple[list[Array], Any]:
         """Checked int32 rows, and the function that turns the result into the caller's kind of array."""
         convert: Any = np.asarray
         if isinstance(input_ids, list | tuple):
-            rows = [np.asarray(row) for row in input_ids]
+            rows = [any_array(f"input_ids[{index}]", row) for index, row in enumerate(input_ids)]
             if lengths is not None:
-                raise ConfigError("lengths are for a padded array; a list of rows has its own")
+                raise InputError("lengths are for a padded array; a list of rows has its own", node="lengths")
         else:
             array = as_array("input_ids", input_ids)
             if not isinstance(input_ids, np.ndarray):
                 convert = _converter(input_ids)
             if array.ndim != 2:
                 raise ShapeError(f"expected [batch, tokens], found shape {list(array.shape)}", node="input_ids")
-            sizes = [array.shape[1]] * array.shape[0] if lengths is None else [int(n) for n in lengths]
+            sizes = (
+                [array.shape[1]] * array.shape[0] if lengths is None else integers(lengths, "lengths", error=DTypeError)
+            )
             if len(sizes) != array.shape[0]:
                 raise ShapeError(f"{len(sizes)} lengths for {array.shape[0]} rows", node="lengths")
             if bad := [n for n in sizes if not 0 <= n <= array.shape[1]]:

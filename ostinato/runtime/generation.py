@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator as Iteration
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ostinato.ir.errors import BackendError, BoundsError, CapacityError, ConfigError
+from ostinato.ir.errors import (
+    BackendError,
+    BoundsError,
+    CapacityError,
+    ConfigError,
+    DTypeError,
+    LifecycleError,
+    ShapeError,
+)
 from ostinato.ir.types import Array
 from ostinato.runtime.batch import Piece, pack, schedule
+from ostinato.runtime.binding import any_array
 from ostinato.runtime.forward import TextExecutable, check_tokens
 from ostinato.runtime.sampling import SamplingParams
 
 __all__ = ["Generator", "Request", "TokenEvent"]
+
+Execute = Callable[[str, Mapping[str, Array], Sequence[str]], dict[str, Array]]
+
+_MAX_INT32 = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -51,13 +66,19 @@ class Generator:
         self._table = executable.block_table()
 
     def request(self, index: int, prompt: Sequence[int] | Array, params: SamplingParams) -> Request:
-        """Checks a prompt of token ids. Raises `ConfigError` for an empty one, `BoundsError`, `CapacityError` past the context."""
+        """Checks a prompt of token ids. Raises `ConfigError` for an empty one, `DTypeError`, `BoundsError`, `CapacityError` past the context."""
         where = f"prompt {index}"
-        tokens = np.asarray(prompt)
-        if tokens.ndim != 1 or tokens.size == 0:
+        tokens = any_array(where, prompt)
+        if tokens.ndim != 1:
+            raise ShapeError(
+                f"expected one dimension of token ids, found {type(prompt).__name__} of shape {list(tokens.shape)}",
+                node=where,
+                hint="give a text or token ids",
+            )
+        if tokens.size == 0:
             raise ConfigError("expected at least one token", node=where, hint="give a text or token ids")
         if tokens.dtype.kind not in "iu":
-            raise ConfigError(f"expected integer token ids, found {tokens.dtype}", node=where)
+            raise DTypeError(f"expected integer token ids, found {tokens.dtype}", node=where)
         check_tokens(where, tokens, self._executable.vocab_size)
         if bad := [token for token in params.stop_token_ids if not 0 <= token < self._executable.vocab_size]:
             raise BoundsError(
@@ -73,50 +94,77 @@ class Generator:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return Request(index, tokens.astype(np.int32), params, seed)
 
-    def run(self, requests: Sequence[Request]) -> Iterator[TokenEvent]:
-        """Yields tokens as they are made, rows in turn. Abandoning the iterator abandons the requests."""
+    def run(self, requests: Sequence[Request], execute: Execute | None = None) -> Iteration[TokenEvent, None, None]:
+        """Yields tokens as they are made, rows in turn. Closing or dropping the iterator abandons its requests and frees their rows.
+
+        Several iterators may be open at once and share the rows. `execute` runs an entry (the executable's `run` by default). Raises `LifecycleError` when
+        no row is free and none can become free here, or when another thread runs the executable.
+        """
         waiting = deque(requests)
-        free = list(range(self._executable.rows))
         active: dict[int, Request] = {}
+        try:
+            yield from self._rounds(waiting, active, execute or self._executable.run)
+        finally:
+            self._executable.free_rows.give(active)
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """Runs requests to their end as one call of the executable. Raises `LifecycleError` when another call is in progress."""
+        with self._executable.exclusive(), closing(self.run(requests, self._executable.run_held)) as events:
+            for _ in events:
+                pass
+
+    def _rounds(self, waiting: deque[Request], active: dict[int, Request], execute: Execute) -> Iterator[TokenEvent]:
+        pool = self._executable.free_rows
         while waiting or active:
             fresh: list[int] = []
-            while waiting and free:
-                request = waiting.popleft()
-                if request.params.max_tokens == 0:
+            while waiting:
+                if waiting[0].params.max_tokens == 0:
+                    request = waiting.popleft()
                     request.finish_reason = "length"
                     yield TokenEvent(request, None)
                     continue
-                row = free.pop(0)
-                active[row] = request
+                row = pool.take()
+                if row is None:
+                    break
+                active[row] = waiting.popleft()
                 fresh.append(row)
-            steps = self._prefill(active, fresh) if fresh else self._decode(active)
+            if not active and not waiting:
+                return
+            if not active:
+                raise LifecycleError(
+                    f"all {pool.count} rows are held by unfinished generations",
+                    hint="finish or close() their iterators, or make the LLM with a larger max_num_seqs",
+                )
+            steps = self._prefill(active, fresh, execute) if fresh else self._decode(active, execute)
             for row, token in steps:
                 request = active[row]
                 self._accept(request, token)
                 if request.finish_reason is not None:
                     del active[row]
-                    free.append(row)
-                    free.sort()
+                    pool.give((row,))
                 yield TokenEvent(request, token)
 
-    def _prefill(self, active: dict[int, Request], rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _prefill(self, active: dict[int, Request], rows: Sequence[int], execute: Execute) -> Iterator[tuple[int, int]]:
         pieces = [Piece(row, active[row].prompt, 0, True) for row in rows]
         plan = self._executable.bucket(sum(len(piece.tokens) for piece in pieces), len(pieces), "prefill")
         for step in schedule(pieces, plan.dims["N"]):
-            yield from self._step(plan.name, step, active)
+            yield from self._step(plan.name, step, active, execute)
 
-    def _decode(self, active: dict[int, Request]) -> Iterator[tuple[int, int]]:
+    def _decode(self, active: dict[int, Request], execute: Execute) -> Iterator[tuple[int, int]]:
         pieces = [
             Piece(row, np.array([request.tokens[-1]], np.int32), len(request.prompt) + len(request.tokens) - 1, True)
             for row, request in active.items()
         ]
-        yield from self._step(self._executable.bucket(len(pieces), len(pieces), "decode").name, pieces, active)
+        entry = self._executable.bucket(len(pieces), len(pieces), "decode").name
+        yield from self._step(entry, pieces, active, execute)
 
-    def _step(self, entry: str, pieces: Sequence[Piece], active: dict[int, Request]) -> list[tuple[int, int]]:
+    def _step(
+        self, entry: str, pieces: Sequence[Piece], active: dict[int, Request], execute: Execute
+    ) -> list[tuple[int, int]]:
         plan = self._executable.entries[entry]
         inputs, wanted = pack(plan, pieces, self._table)
         inputs.update(_sampling_inputs([active[piece.row] for piece in wanted], plan.dims["R"]))
-        tokens = self._executable.run(entry, inputs, ("token",))["token"]
+        tokens = execute(entry, inputs, ("token",))["token"]
         return [(piece.row, int(token)) for piece, token in zip(wanted, tokens, strict=False)]
 
     def _accept(self, request: Request, token: int) -> None:
@@ -146,7 +194,9 @@ def _sampling_inputs(requests: Sequence[Request], rows: int) -> dict[str, Array]
     }
     for row, request in enumerate(requests):
         inputs["temperature"][row] = request.params.temperature
-        inputs["top_k"][row] = max(0, request.params.top_k)
+        inputs["top_k"][row] = min(
+            max(0, request.params.top_k), _MAX_INT32
+        )  # beyond the vocabulary all tokens are kept
         inputs["top_p"][row] = request.params.top_p
         inputs["min_p"][row] = request.params.min_p
         inputs["seed"][row] = request.seed

@@ -11,21 +11,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ostinato.ir.calls import kernel_operands
+from ostinato.ir.calls import NodeCall, node_call
 from ostinato.ir.errors import PlanError
-from ostinato.ir.graph import Graph, Role
+from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.interp import Observer, interpret
 from ostinato.ir.ops import OP
 from ostinato.ir.step import WORKSPACE, StepKind
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array
-from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input
+from ostinato.ir.views import StorageView, ViewTable
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Buffer, Device, ResolvedStep
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.weights import logical_weight
 
-__all__ = ["EagerRunner", "Observer", "PlannedRunner", "ReferenceRunner", "Runner"]
+__all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "Runner"]
 
 
 class Runner(abc.ABC):
@@ -53,9 +54,6 @@ class PlannedRunner(Runner):
     def run(self) -> None:
         self.table.run()
 
-    def interrupt(self) -> None:
-        self.table.interrupt()
-
 
 class EagerRunner(Runner):
     """Node by node, no arena: each storage is allocated when it is made and freed after its last reader."""
@@ -64,10 +62,10 @@ class EagerRunner(Runner):
         self, name: str, program: Program, device: Device, regions: Regions, observer: Observer | None = None
     ) -> None:
         self._graph = program.graphs[name]
-        self._target = program.target
         self._device = device
         self._observer = observer
         self._views = ViewTable(self._graph)
+        self._calls = _calls(self._graph, program.target, self._views)
         self._last_use = _last_uses(self._graph, self._views)
         self._fixed = _fixed_addresses(self._graph, program, regions)
         self._input_buffers = {
@@ -81,42 +79,32 @@ class EagerRunner(Runner):
 
     def run(self) -> None:
         live: dict[str, Buffer] = {}
-        for index, node in enumerate(self._graph.nodes):
-            opdef = OP[node.op]
-            if opdef.is_view:
-                continue
-            row = self._target.row(node.op, node.impl or "")
-            if row is None:
-                raise PlanError(f"no row {node.op}@{node.impl} on {self._target.name}", node=node.name)
-            site = call_site(self._graph, node, self._views)
-            aliased = {node.results[result].name for result, _ in opdef.must_alias}
-            for value in node.results:
-                if value.name not in aliased:
-                    live[value.name] = self._device.allocate(value.type.nbytes)
-            workspace_bytes = row.workspace(site)
-            workspace = self._device.allocate(workspace_bytes) if workspace_bytes else None
-            operands = tuple(
-                (0, 0)
-                if name is None
-                else (workspace.address, workspace_bytes)
-                if name == WORKSPACE and workspace is not None
-                else self._address(name, live)
-                for name in kernel_operands(node, opdef, row, extent_input(self._graph, node))
-            )
-            step = ResolvedStep(node.name, StepKind.LAUNCH, row.kernel(site), operands, row.params(site))
-            self._device.make_table([step]).run()
-            if workspace is not None:
-                workspace.free()
+        for index, node, call in self._calls:
+            aliased = {node.results[result].name for result, _ in OP[node.op].must_alias}
+            own = [value for value in node.results if value.name not in aliased]
+            live.update((value.name, self._device.allocate(value.type.nbytes)) for value in own)
+            self._launch(node, call, live)
             if self._observer is not None:
-                for value in node.results:
-                    if value.name not in aliased:  # an updated cache is state, not a result of its own
-                        self._observer(value.name, self._read(value.name, live))
+                for value in own:  # an updated cache is state, not a result of its own
+                    self._observer(value.name, self._read(value.name, live))
             for base in self._last_use.get(index, ()):
                 if base in live:
                     live.pop(base).free()
         self.outputs = {name: self._read(name, live).copy() for name in self._graph.outputs}
         for buffer in live.values():
             buffer.free()
+
+    def _launch(self, node: Node, call: NodeCall, live: Mapping[str, Buffer]) -> None:
+        workspace = self._device.allocate(call.workspace) if call.workspace else None
+        scratch = (0, 0) if workspace is None else (workspace.address, call.workspace)
+        operands = tuple(
+            (0, 0) if name is None else scratch if name == WORKSPACE else self._address(name, live)
+            for name in call.operands
+        )
+        step = ResolvedStep(node.name, StepKind.LAUNCH, call.kernel, operands, call.params)
+        self._device.make_table([step]).run()
+        if workspace is not None:
+            workspace.free()
 
     def _address(self, name: str, live: Mapping[str, Buffer]) -> tuple[int, int]:
         view = self._views[name]
@@ -180,6 +168,19 @@ class ReferenceRunner(Runner):
         )
         self._state.update(result.state)
         self.outputs = result.outputs
+
+
+def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tuple[tuple[int, Node, NodeCall], ...]:
+    """What runs, in program order: each node that is no view, its index in the graph, and the call its row makes."""
+    found: list[tuple[int, Node, NodeCall]] = []
+    for index, node in enumerate(graph.nodes):
+        if OP[node.op].is_view:
+            continue
+        row = target.row(node.op, node.impl or "")
+        if row is None:
+            raise PlanError(f"no row {node.op}@{node.impl} on {target.name}", node=node.name)
+        found.append((index, node, node_call(graph, node, row, views)))
+    return tuple(found)
 
 
 def _fixed_addresses(graph: Graph, program: Program, regions: Regions) -> dict[str, int]:

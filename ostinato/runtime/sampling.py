@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ostinato.ir.checks import integer, integers, real
 from ostinato.ir.errors import ConfigError
 
 __all__ = ["SamplingParams"]
+
+_MAX_FLOAT32 = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,12 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        self._make_plain()
         problems = []
         if self.max_tokens < 0:
             problems.append(f"max_tokens is {self.max_tokens}, expected 0 or more")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            problems.append(f"temperature is {self.temperature}, expected a finite number of 0 or more")
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= _MAX_FLOAT32):
+            problems.append(f"temperature is {self.temperature}, expected a finite float32 number of 0 or more")
         if self.top_k < -1:
             problems.append(f"top_k is {self.top_k}, expected -1, 0 (both off) or more")
         if not 0 < self.top_p <= 1:
@@ -46,3 +50,19 @@ class SamplingParams:
             problems.append(f"stop_token_ids {self.stop_token_ids} repeat")
         if problems:
             raise ConfigError("; ".join(problems), node="SamplingParams")
+
+    def _make_plain(self) -> None:
+        """Python's own numbers and a tuple in every field; raises `ConfigError` for values of other types."""
+        plain: dict[str, object] = {
+            "max_tokens": integer(self.max_tokens, "max_tokens"),
+            "temperature": real(self.temperature, "temperature"),
+            "top_k": integer(self.top_k, "top_k"),
+            "top_p": real(self.top_p, "top_p"),
+            "min_p": real(self.min_p, "min_p"),
+            "seed": None if self.seed is None else integer(self.seed, "seed"),
+            "stop_token_ids": integers(self.stop_token_ids, "stop_token_ids"),
+        }
+        if not isinstance(self.ignore_eos, bool):
+            raise ConfigError(f"ignore_eos is {self.ignore_eos!r}, expected True or False")
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)

@@ -67,10 +67,12 @@ def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source
         )
         order = source.row_order(part.tensor)
         rows = np.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
-        pieces.append(values[rows])
+        # piece by piece: numpy has no common dtype for f16 and bf16
+        pieces.append(
+            values[rows].astype(np.float32 if slot_type_dtype.is_block else slot_type_dtype.numpy, copy=False)
+        )
         source.release(part.tensor)
-    joined = np.concatenate(pieces)
-    return joined if slot_type_dtype.is_block else joined.astype(slot_type_dtype.numpy, copy=False)
+    return np.concatenate(pieces)
 
 
 def _check_parts(slot: WeightSlot, source: WeightSource) -> None:

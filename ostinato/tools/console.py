@@ -57,7 +57,7 @@ def count(number: int) -> str:
 
 def milliseconds(seconds: float) -> str:
     """A time for people, three digits: `12.3 ms`."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: bool = True) -> Table:

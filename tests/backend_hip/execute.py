@@ -102,7 +102,7 @@ def execute(
                 continue
             source = (shared or {}).get(value.name)
             memory[value.name] = _Guarded(device, value.type.nbytes) if source is None else memory[storage[source].base]
-        device.run_step(_step(device, graph, node, target, storage, memory))
+        device.make_table([_step(device, graph, node, target, storage, memory)]).run()
     for name, guarded in memory.items():
         guarded.check(name)
     for name, before in untouched.items():

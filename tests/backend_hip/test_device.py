@@ -159,7 +159,7 @@ def test_steps_that_cannot_run_are_refused_when_the_table_is_made(device: HostDe
     with pytest.raises(BackendError, match="operands"):
         device.make_table([Step("y", "scale", ((buffer.address, 64),), ())])
     with pytest.raises(BackendError, match="null"):
-        device.run_step(scale_step(0, buffer.address, 4, 1.0))
+        device.make_table([scale_step(0, buffer.address, 4, 1.0)]).run()
 
 
 def test_a_run_can_be_interrupted_and_the_next_one_works(device: HostDevice) -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from ostinato.ir.errors import BackendError, BoundsError, DTypeError, InputError, OstinatoError, ShapeError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
-from ostinato.ir.interp import interpret, round_to
+from ostinato.ir.interp import interpret
 from ostinato.ir.opdef import Attr, OpDef
 from ostinato.ir.ops import OP
+from ostinato.ir.rounding import round_to
 from ostinato.ir.text import parse_graph
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.verify import verify

@@ -13,7 +13,8 @@ from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError
 from ostinato.ir.opdef import Attr, Effect, OpDef, Sample, Tolerance
 from ostinato.ir.ops import OP, OPS
 from ostinato.ir.ops.rules import elements
-from ostinato.ir.ops.samplers import as_reference, materialise
+from ostinato.ir.ops.samplers import materialise
+from ostinato.ir.rounding import widen
 from ostinato.ir.types import Array, Dim, DType, TensorType
 
 FOLDER = Path(__file__).resolve().parents[2] / "ostinato" / "ir" / "ops"
@@ -27,7 +28,7 @@ def operand_types(sample: Sample) -> tuple[TensorType | None, ...]:
 def run(op: OpDef, sample: Sample, rng: np.random.Generator) -> tuple[tuple[TensorType, ...], tuple[Array, ...]]:
     """Result types and reference results of a sample."""
     results = op.infer(operand_types(sample), sample.attrs)
-    arrays = [None if o is None else as_reference(materialise(o, rng), o.type) for o in sample.operands]
+    arrays = [None if o is None else widen(materialise(o, rng), o.type.dtype) for o in sample.operands]
     return results, op.reference(arrays, sample.attrs, results)
 
 
@@ -95,7 +96,7 @@ def test_references_do_not_write_their_operands(op: OpDef, rng: np.random.Genera
     for sample in op.samples(rng):
         if sample.error is not None:
             continue
-        arrays = [None if o is None else as_reference(materialise(o, rng), o.type).copy() for o in sample.operands]
+        arrays = [None if o is None else widen(materialise(o, rng), o.type.dtype).copy() for o in sample.operands]
         for array in arrays:
             if array is not None:
                 array.flags.writeable = False

@@ -13,7 +13,7 @@ from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import BoundsError, DTypeError, ShapeError
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
-from ostinato.ir.ops.elementwise import round_to
+from ostinato.ir.rounding import round_to
 from ostinato.ir.types import Array, DType, TensorType
 
 

@@ -18,7 +18,7 @@ from ostinato.ir.errors import LayoutError
 from ostinato.ir.graph import Attributes, Node, Value
 from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops import OP
-from ostinato.ir.ops.samplers import as_reference
+from ostinato.ir.rounding import widen
 from ostinato.ir.step import WORKSPACE, StepKind
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType
@@ -247,7 +247,7 @@ def _run(call: Call, host: HostDevice, arrays: list[Array | None]) -> list[Array
 def references(call: Call, arrays: list[Array | None]) -> list[Array]:
     """The operator's reference, rounded once to the result dtypes. With a count, operators that update operands only see the counted rows."""
     types = list(call.site.operands)
-    seen = [None if t is None or a is None else as_reference(a, t) for t, a in zip(types, arrays, strict=True)]
+    seen = [None if t is None or a is None else widen(a, t.dtype) for t, a in zip(types, arrays, strict=True)]
     if call.count is not None and call.op.must_alias:
         axis = next(
             t.axes[0]

@@ -78,7 +78,7 @@ class _PartView:
         assert isinstance(start, int)
         assert isinstance(step, int)
         stride = strides[0] if strides is not None else 1
-        return View(0, start * stride, (step * stride,))
+        return View(start * stride, (step * stride,))
 
 
 class _TransposeView:
@@ -90,7 +90,7 @@ class _TransposeView:
         rows = attrs["rows"]
         assert isinstance(rows, int)
         assert strides == (1,)
-        return View(0, 0, (1, rows))
+        return View(0, (1, rows))
 
 
 def _view(name: str, rule: _PartView | _TransposeView, *attrs: str) -> OpDef:

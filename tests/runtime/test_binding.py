@@ -80,7 +80,7 @@ def test_bad_bindings_are_refused(tiny: ost.TextExecutable, inputs: tuple[str, d
     name, packed = inputs
     both = np.zeros(8, np.int32)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"inputs": {"nothing": both}}, ost.ConfigError, "no input 'nothing'"),
+        ({"inputs": {"nothing": both}}, ost.InputError, "no input 'nothing'"),
         ({"inputs": {"input_ids": np.zeros(3, np.int32)}}, ost.ShapeError, "expected shape"),
         ({"inputs": {"input_ids": np.zeros(4, np.int64)}}, ost.DTypeError, "expected i32, found int64"),
         ({"inputs": {"input_ids": np.zeros(8, np.int32)[::2]}}, ost.LayoutError, "not contiguous"),

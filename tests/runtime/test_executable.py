@@ -88,7 +88,7 @@ def test_bad_input_is_a_typed_error_and_the_next_call_works(
 
 def test_entry_inputs_are_checked_by_name(tiny: ost.TextExecutable) -> None:
     name = next(iter(tiny.entries))
-    with pytest.raises(ost.ConfigError, match="missing inputs"):
+    with pytest.raises(ost.InputError, match="missing inputs"):
         tiny.run(name, {})
     with pytest.raises(ost.ConfigError, match="no entry 'nothing'"):
         tiny.run("nothing", {})

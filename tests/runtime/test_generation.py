@@ -68,7 +68,7 @@ def test_max_tokens_zero_completes_at_once(llm: ost.LLM) -> None:
         ([96], GREEDY, ost.BoundsError, "token id 96 at index 0"),
         ([1], ost.SamplingParams(max_tokens=100), ost.CapacityError, "the context is 64"),
         ([1], ost.SamplingParams(stop_token_ids=(1000,)), ost.BoundsError, r"stop tokens \[1000\]"),
-        ([1.5], GREEDY, ost.ConfigError, "expected integer token ids"),
+        ([1.5], GREEDY, ost.DTypeError, "expected integer token ids"),
     ],
 )
 def test_bad_requests_are_refused_before_any_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ostinato.tools import cli
+from ostinato.tools import cli, doctor
 from ostinato.tools.schemas import (
     REPORTS,
     BenchReport,
@@ -107,6 +108,29 @@ def test_usage_errors_end_with_2(ostinato: Run, tmp_path: Path) -> None:
         assert result.code == 2, arguments
         assert result.err, arguments
         assert "Traceback" not in result.err
+
+
+def test_a_missing_native_module_is_named_and_doctor_still_works(
+    ostinato: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.import_module
+
+    def missing(name: str, package: str | None = None) -> object:
+        if name == doctor.__name__ or not name.startswith("ostinato."):
+            return real(name, package)
+        raise ModuleNotFoundError("No module named 'ostinato.backend_hip._native'", name="ostinato.backend_hip._native")
+
+    monkeypatch.setattr(cli, "import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
+    result = ostinato("plan", "model")
+    assert result.code == 2
+    assert "ostinato doctor" in result.err
+    result = ostinato("doctor", "--json")
+    report = result.report()
+    assert isinstance(report, DoctorReport)
+    assert (result.code, report.ok, report.native) == (1, False, None)
+    assert "native module" in report.problems[0].text
+    assert "not ready" in ostinato("doctor").out
 
 
 def test_errors_are_json_too(ostinato: Run) -> None:

@@ -35,6 +35,12 @@ def test_bf16_agrees_within_its_own_tolerance(tiny: Path) -> None:
     assert report.ok, str(report)
 
 
+def test_a_program_with_sampling_can_be_compared(tiny: Path) -> None:
+    llm = ost.LLM(str(tiny), max_num_seqs=3, context=24, threads=1)
+    report = compare(llm.executable, ("eager", "planned"), tokens=24, replays=2)
+    assert report.ok, str(report)
+
+
 def test_the_public_name_is_the_same_function() -> None:
     assert ost.compare is compare
 

@@ -53,4 +53,10 @@ def test_numbers_for_people() -> None:
         "3072.0 TiB",
     ]
     assert count(1048576) == "1 048 576"
-    assert [milliseconds(t) for t in (0.0123, 0.00000456, 2.5)] == ["12.3 ms", "0.00456 ms", "2.50 s"]
+    assert [milliseconds(t) for t in (0.0123, 0.00000456, 0.9994, 0.9996, 2.5)] == [
+        "12.3 ms",
+        "0.00456 ms",
+        "999 ms",
+        "1.00 s",
+        "2.50 s",
+    ]

@@ -6,7 +6,7 @@ and head-major memory need no copy.
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.common import FLOATS, fixed, need_dtype, number
+from ostinato.backend_hip.impls.common import FLOATS, first_reason, fixed, need_dtype, number
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -14,10 +14,6 @@ __all__ = ["ATTENTION_ROWS"]
 
 _INDICES = (DType.I32,)
 _MAX_WIDTH = 1024
-
-
-def _first(*reasons: str | None) -> str | None:
-    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _head_width(site: CallSite) -> str | None:
@@ -32,7 +28,7 @@ def _head_width(site: CallSite) -> str | None:
 def _store_accepts(site: CallSite) -> str | None:
     key, value = site.operand(0), site.operand(1)
     key_cache, value_cache = site.operand(5), site.operand(6)
-    return _first(
+    return first_reason(
         need_dtype("k", key, FLOATS),
         need_dtype("v", value, (key.dtype,)),
         need_dtype("row_of_token", site.operand(2), _INDICES),
@@ -53,7 +49,7 @@ def _store_params(site: CallSite) -> tuple[int, ...]:
 
 def _packed_accepts(site: CallSite) -> str | None:
     cache = site.operand(1)
-    return _first(
+    return first_reason(
         need_dtype("q", site.operand(0), FLOATS),
         need_dtype("k_cache", cache, FLOATS),
         need_dtype("v_cache", site.operand(2), (cache.dtype,)),
@@ -76,7 +72,7 @@ def _packed_params(site: CallSite) -> tuple[int | float, ...]:
 
 def _causal_accepts(site: CallSite) -> str | None:
     query = site.operand(0)
-    return _first(
+    return first_reason(
         need_dtype("q", query, FLOATS),
         need_dtype("k", site.operand(1), (query.dtype,)),
         need_dtype("v", site.operand(2), (query.dtype,)),

@@ -23,10 +23,11 @@ __all__ = [
     "Predicate",
     "all_of",
     "all_rows_twin",
+    "first_reason",
     "fixed",
     "flat",
+    "foldable_count",
     "need_dtype",
-    "need_foldable_count",
     "number",
     "rows_and_width",
 ]
@@ -70,21 +71,30 @@ def need_dtype(name: str, tensor: TensorType, allowed: Iterable[DType]) -> str |
     return f"{name} must be {' or '.join(dtype.value for dtype in allowed)}, found {tensor.dtype.value}"
 
 
-def need_foldable_count(site: CallSite, tensor: TensorType, inner: int = 1) -> str | None:
-    """The reason when the kernel's rows (all axes of `tensor` but the last `inner`) are not the axis that is partly valid."""
-    if site.counted and tensor.rank <= inner:
-        return f"the valid-rows count is of axis 0, which the kernel does not see as rows of {tensor}"
-    if (
-        not site.counted
-        or tensor.rank == inner + 1
-        or all(extent == 1 for extent in tensor.shape[1 : tensor.rank - inner])
-    ):
-        return None
-    return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {tensor.rank - inner - 1} of {tensor}"
+def foldable_count(inner: int = 1) -> Predicate:
+    """The reason when the kernel's rows (all axes of the first operand but the last `inner`) are not the axis that is partly valid."""
+
+    def accepts(site: CallSite) -> str | None:
+        tensor = site.operand(0)
+        if not site.counted:
+            return None
+        if tensor.rank <= inner:
+            return f"the valid-rows count is of axis 0, which the kernel does not see as rows of {tensor}"
+        if all(extent == 1 for extent in tensor.shape[1 : tensor.rank - inner]):
+            return None
+        last = tensor.rank - inner - 1
+        return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {last} of {tensor}"
+
+    return accepts
+
+
+def first_reason(*reasons: str | None) -> str | None:
+    """The first reason for refusing, None when there is none."""
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def all_of(*predicates: Predicate) -> Predicate:
-    """The first reason that any of the predicates gives."""
+    """The first reason that any of the predicates gives; those after it are not asked."""
 
     def accepts(site: CallSite) -> str | None:
         for predicate in predicates:

@@ -5,14 +5,17 @@ One kernel a weight dtype, named after it; activations may be f32, bf16 or f16 o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ostinato.backend_hip.impls.common import (
     FLOATS,
     WEIGHT_DTYPES,
     all_of,
     all_rows_twin,
+    first_reason,
     flat,
+    foldable_count,
     need_dtype,
-    need_foldable_count,
     number,
 )
 from ostinato.ir.target import CallSite, Impl, Level
@@ -23,32 +26,19 @@ __all__ = ["LINEAR_ROWS"]
 _MAX_SPLIT = 3
 
 
-def _kernel_of_weight(kernel: str, site: CallSite) -> str:
-    return f"{kernel}_{site.operand(1).dtype.value}"
-
-
-def _linear_kernel(site: CallSite) -> str:
-    return _kernel_of_weight("linear", site)
-
-
-def _swiglu_kernel(site: CallSite) -> str:
-    return _kernel_of_weight("linear_swiglu", site)
-
-
-def _embedding_kernel(site: CallSite) -> str:
-    return _kernel_of_weight("embedding", site)
+def _by_weight(kernel: str) -> Callable[[CallSite], str]:
+    """The kernel of that name for the dtype of the weight, operand 1."""
+    return lambda site: f"{kernel}_{site.operand(1).dtype.value}"
 
 
 def _dtypes(site: CallSite) -> str | None:
     weight = site.operand(1)
-    bias = need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None
-    results = (need_dtype("result", result, FLOATS) for result in site.results)
-    return (
-        need_dtype("x", site.operand(0), FLOATS)
-        or need_dtype("weight", weight, WEIGHT_DTYPES)
-        or bias
-        or next((reason for reason in results if reason), None)
-        or _whole_blocks(site)
+    return first_reason(
+        need_dtype("x", site.operand(0), FLOATS),
+        need_dtype("weight", weight, WEIGHT_DTYPES),
+        need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None,
+        *(need_dtype("result", result, FLOATS) for result in site.results),
+        _whole_blocks(site),
     )
 
 
@@ -58,10 +48,6 @@ def _whole_blocks(site: CallSite) -> str | None:
     if columns % weight.dtype.block_elements:
         return f"weight columns must be a multiple of {weight.dtype.block_elements} for {weight.dtype.value}, found {columns}"
     return None
-
-
-def _count(site: CallSite) -> str | None:
-    return need_foldable_count(site, site.operand(0))
 
 
 def _at_most_three(site: CallSite) -> str | None:
@@ -84,14 +70,12 @@ def _swiglu_params(site: CallSite) -> tuple[int, ...]:
     return (rows, columns, site.results[0].static_shape[-1], number(site.operand(0)), number(site.results[0]))
 
 
-def _embedding_accepts(site: CallSite) -> str | None:
-    ids, result = site.operand(0), site.results[0]
-    return (
-        need_dtype("ids", ids, (DType.I32,))
-        or need_dtype("weight", site.operand(1), WEIGHT_DTYPES)
-        or need_dtype("result", result, FLOATS)
-        or _whole_blocks(site)
-        or need_foldable_count(site, ids, inner=0)
+def _embedding_dtypes(site: CallSite) -> str | None:
+    return first_reason(
+        need_dtype("ids", site.operand(0), (DType.I32,)),
+        need_dtype("weight", site.operand(1), WEIGHT_DTYPES),
+        need_dtype("result", site.results[0], FLOATS),
+        _whole_blocks(site),
     )
 
 
@@ -106,9 +90,9 @@ _LINEAR = Impl(
     name="host",
     level=Level.TUNED,
     operands=("x", "weight", "bias", "count", "y", "-", "-"),
-    kernel=_linear_kernel,
+    kernel=_by_weight("linear"),
     params=_linear_params,
-    accepts=all_of(_dtypes, _count),
+    accepts=all_of(_dtypes, foldable_count()),
     weight_layouts=(("weight", "panel32"),),
 )
 
@@ -117,9 +101,9 @@ _LINEAR_SPLIT = Impl(
     name="host",
     level=Level.TUNED,
     operands=("x", "weight", "bias", "count", "y0", "y1", "y2"),
-    kernel=_linear_kernel,
+    kernel=_by_weight("linear"),
     params=_linear_params,
-    accepts=all_of(_dtypes, _at_most_three, _count),
+    accepts=all_of(_dtypes, _at_most_three, foldable_count()),
     weight_layouts=(("weight", "panel32"),),
 )
 
@@ -128,9 +112,9 @@ _LINEAR_SWIGLU = Impl(
     name="host",
     level=Level.TUNED,
     operands=("x", "weight", "count", "y"),
-    kernel=_swiglu_kernel,
+    kernel=_by_weight("linear_swiglu"),
     params=_swiglu_params,
-    accepts=all_of(_dtypes, _count),
+    accepts=all_of(_dtypes, foldable_count()),
     weight_layouts=(("weight", "panel32_pair"),),
 )
 
@@ -146,9 +130,9 @@ LINEAR_ROWS = (
         name="host",
         level=Level.TUNED,
         operands=("ids", "weight", "count", "y"),
-        kernel=_embedding_kernel,
+        kernel=_by_weight("embedding"),
         params=_embedding_params,
-        accepts=_embedding_accepts,
+        accepts=all_of(_embedding_dtypes, foldable_count(inner=0)),
         layouts=(("weight", ("panel32",)),),
     ),
 )

@@ -8,18 +8,14 @@ from ostinato.backend_hip.impls.common import (
     all_rows_twin,
     fixed,
     flat,
+    foldable_count,
     need_dtype,
-    need_foldable_count,
     number,
 )
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = ["NORM_ROWS"]
-
-
-def _count(site: CallSite) -> str | None:
-    return need_foldable_count(site, site.operand(0))
 
 
 def _rms_norm_dtypes(site: CallSite) -> str | None:
@@ -67,7 +63,7 @@ _RMS_NORM = Impl(
     operands=("x", "gain", "count", "y"),
     kernel=fixed("rms_norm"),
     params=_rms_norm_params,
-    accepts=all_of(_rms_norm_dtypes, _count),
+    accepts=all_of(_rms_norm_dtypes, foldable_count()),
 )
 
 _ADD_RMS_NORM = Impl(
@@ -77,7 +73,7 @@ _ADD_RMS_NORM = Impl(
     operands=("a", "b", "gain", "count", "sum", "y"),
     kernel=fixed("add_rms_norm"),
     params=_add_rms_norm_params,
-    accepts=all_of(_add_rms_norm_dtypes, _count),
+    accepts=all_of(_add_rms_norm_dtypes, foldable_count()),
     in_place=(("sum", "a"), ("sum", "b")),
 )
 
@@ -88,7 +84,7 @@ _SOFTMAX = Impl(
     operands=("x", "count", "y"),
     kernel=fixed("softmax"),
     params=_softmax_params,
-    accepts=all_of(_softmax_dtypes, _count),
+    accepts=all_of(_softmax_dtypes, foldable_count()),
 )
 
 NORM_ROWS = (

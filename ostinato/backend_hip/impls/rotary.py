@@ -6,13 +6,15 @@ reads best, so that the change of layout costs nothing of its own.
 
 from __future__ import annotations
 
+import math
+
 from ostinato.backend_hip.impls.common import (
     FLOATS,
     all_of,
     all_rows_twin,
     fixed,
+    foldable_count,
     need_dtype,
-    need_foldable_count,
     number,
 )
 from ostinato.ir.target import CallSite, Impl, Level
@@ -35,10 +37,6 @@ def _table_dtypes(site: CallSite) -> str | None:
     )
 
 
-def _table_count(site: CallSite) -> str | None:
-    return need_foldable_count(site, site.operand(0), inner=0)
-
-
 def _table_params(site: CallSite) -> tuple[int | float, ...]:
     return (site.operand(0).elements, site.operand(1).elements, site.real("scale"))
 
@@ -55,10 +53,6 @@ def _rope_dtypes(site: CallSite) -> str | None:
     )
 
 
-def _rope_count(site: CallSite) -> str | None:
-    return need_foldable_count(site, site.operand(0), inner=2)
-
-
 def _rope_head_major(site: CallSite) -> str | None:
     x = site.operand(0)
     return None if head_major(x) else f"head-major results need four named axes, found {x}"
@@ -68,9 +62,7 @@ def _rope_params(site: CallSite) -> tuple[int, ...]:
     """M, H, D, dtype and where row m = b*T + t of head h goes: b*batch_stride + t*row_stride + h*head_stride."""
     result = site.results[0]
     *leading, heads, width = result.static_shape
-    rows = 1
-    for extent in leading:
-        rows *= extent
+    rows = math.prod(leading)
     if result.is_natural:
         return (rows, heads, width, number(result), heads * width, width, rows, rows * heads * width)
     batch_stride, row_stride, head_stride, _ = result.strides
@@ -84,7 +76,7 @@ _TABLE = Impl(
     operands=("position", "inverse_frequency", "count", "cos", "sin"),
     kernel=fixed("rotary_table"),
     params=_table_params,
-    accepts=all_of(_table_dtypes, _table_count),
+    accepts=all_of(_table_dtypes, foldable_count(inner=0)),
 )
 
 _ROPE = Impl(
@@ -94,7 +86,7 @@ _ROPE = Impl(
     operands=("x", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half"),
     params=_rope_params,
-    accepts=all_of(_rope_dtypes, _rope_count),
+    accepts=all_of(_rope_dtypes, foldable_count(inner=2)),
     in_place=(("y", "x"),),
 )
 
@@ -105,7 +97,7 @@ _ROPE_HEAD_MAJOR = Impl(
     operands=("x", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half"),
     params=_rope_params,
-    accepts=all_of(_rope_dtypes, _rope_count, _rope_head_major),
+    accepts=all_of(_rope_dtypes, foldable_count(inner=2), _rope_head_major),
     result_layout=lambda site: head_major(site.results[0]),
     layouts=(("y", ("BHTD", "BGTD")),),
     priority=-2,

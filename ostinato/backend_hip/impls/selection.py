@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.common import all_of, all_rows_twin, fixed, flat, need_dtype, need_foldable_count
+from ostinato.backend_hip.impls.common import (
+    all_of,
+    all_rows_twin,
+    first_reason,
+    fixed,
+    flat,
+    foldable_count,
+    need_dtype,
+)
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -24,20 +32,15 @@ def _argmax_dtype(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), (DType.F32,))
 
 
-def _argmax_count(site: CallSite) -> str | None:
-    return need_foldable_count(site, site.operand(0))
-
-
 def _flat_params(site: CallSite) -> tuple[int, ...]:
     return flat(site.operand(0))
 
 
 def _sample_accepts(site: CallSite) -> str | None:
-    reasons = [need_dtype("logits", site.operand(0), (DType.F32,))]
-    reasons += [
-        need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)
-    ]
-    return next((reason for reason in reasons if reason), None)
+    return first_reason(
+        need_dtype("logits", site.operand(0), (DType.F32,)),
+        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)),
+    )
 
 
 def _sample_workspace(site: CallSite) -> int:
@@ -64,7 +67,7 @@ _ARGMAX = Impl(
     operands=("x", "count", "y"),
     kernel=fixed("argmax"),
     params=_flat_params,
-    accepts=all_of(_argmax_dtype, _argmax_count),
+    accepts=all_of(_argmax_dtype, foldable_count()),
 )
 
 SELECTION_ROWS = (

@@ -123,7 +123,9 @@ OST_INLINE vf exp(vf x) {
 OST_INLINE vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 OST_INLINE vf silu(vf x) { return x / (splat(1.0f) + exp(-x)); }
 
+// To the nearest cache, and to the next one.
 OST_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+OST_INLINE void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // ---- helpers of kernels ---------------------------------------------------------------------------------------
 

@@ -21,7 +21,17 @@ OST_INLINE vf load(const bf16* p) {
     for (int i = 0; i < VW; ++i) bits[i] = static_cast<int32_t>(static_cast<uint32_t>(p[i].bits) << 16);
     return bit_cast<vf>(bits);
 }
-OST_INLINE vf load(const f16* p) { return vf{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}; }
+typedef uint32_t vu __attribute__((vector_size(16)));
+OST_INLINE vf load(const f16* p) {  // widen() of simd.h on four lanes
+    const vu bits = {p[0].bits, p[1].bits, p[2].bits, p[3].bits};
+    const vu magnitude = (bits & 0x7fffu) << 13;
+    const vu sign = (bits & 0x8000u) << 16;
+    const vi special = magnitude >= 0x0f800000u;
+    const vi quiet = magnitude > 0x0f800000u;
+    const vu wide = magnitude | 0x70000000u | ((vu)quiet & 0x400000u);
+    const vu scaled = bit_cast<vu>(bit_cast<vf>(magnitude) * splat(0x1p+112f));
+    return bit_cast<vf>((special ? wide : scaled) | sign);
+}
 template <class T>
 OST_INLINE vf load_n(const T* p, int n) {
     vf x{};
@@ -82,17 +92,24 @@ OST_INLINE float largest(vf x) {
 }
 
 // Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
-typedef int8_t byte_lanes __attribute__((vector_size(4)));
-OST_INLINE vi load_bytes(const void* p) {
-    byte_lanes bytes;
-    std::memcpy(&bytes, p, sizeof bytes);
-    return __builtin_convertvector(bytes, vi);
+// Bytes go to the top of their lane first, which two interleaving instructions do on any machine.
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+OST_INLINE vu load_bytes_high(const void* p) {
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    const bytes16 bytes = bit_cast<bytes16>(vu{word, 0, 0, 0});
+    const bytes16 none = {};
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return bit_cast<vu>(__builtin_shufflevector(none, bytes, 16, 0, 0, 0, 17, 0, 0, 0, 18, 0, 0, 0, 19, 0, 0, 0));
+#else
+    return bit_cast<vu>(__builtin_shufflevector(none, bytes, 0, 0, 0, 16, 0, 0, 0, 17, 0, 0, 0, 18, 0, 0, 0, 19));
+#endif
 }
-OST_INLINE vf load_i8(const void* p) { return to_float(load_bytes(p)); }
+OST_INLINE vf load_i8(const void* p) { return to_float((vi)load_bytes_high(p) >> 24); }
 OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
-    const vi bytes = load_bytes(p);
-    low = to_float(bytes & splat_i(15));
-    high = to_float((bytes >> 4) & splat_i(15));
+    const vu bytes = load_bytes_high(p);
+    low = to_float((vi)((bytes << 4) >> 28));
+    high = to_float((vi)(bytes >> 28));
 }
 
 }  // namespace ost::OST_UNIT

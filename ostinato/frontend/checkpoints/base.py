@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ostinato.frontend.checkpoints.config import ModelConfig
-from ostinato.frontend.checkpoints.files import Bytes, MappedFile
+from ostinato.frontend.checkpoints.files import Bytes, MappedFile, file_identity
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.errors import LifecycleError, WeightsError
 from ostinato.ir.types import DType
@@ -68,6 +68,7 @@ class Checkpoint(abc.ABC):
         self._facts = facts
         self._tensors = MappingProxyType(dict(facts.tensors))
         self._files: dict[Path, MappedFile] = {}
+        self._identities = {path: file_identity(path) for path in {tensor.file for tensor in self._tensors.values()}}
         self._closed = False
         self._tokenizer: Tokenizer | None = None
 
@@ -152,6 +153,12 @@ class Checkpoint(abc.ABC):
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError(
+            f"the checkpoint {self.path} holds open files and cannot be copied or pickled",
+            hint="hand its path over and open it again there",
+        )
+
     def __repr__(self) -> str:
         return f"<{self.format} checkpoint {self.path}: {self.config.architecture}, {len(self._tensors)} tensors, {self.nbytes} bytes>"
 
@@ -169,5 +176,12 @@ class Checkpoint(abc.ABC):
         if self._closed:
             raise LifecycleError(f"the checkpoint {self.path} was closed", hint="open it again")
         if path not in self._files:
-            self._files[path] = MappedFile(path)
+            file = MappedFile(path)
+            if file.identity != self._identities[path]:
+                file.close()
+                raise WeightsError(
+                    f"{path} was replaced or written to after the checkpoint was opened",
+                    hint="open the checkpoint again",
+                )
+            self._files[path] = file
         return self._files[path]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ostinato.ir.errors import BoundsError, ConfigError, LifecycleError, OstinatoError, WeightsError
 
-__all__ = ["Bytes", "MappedFile", "describe_foreign", "parse_json", "read_json", "require_file"]
+__all__ = ["Bytes", "MappedFile", "describe_foreign", "file_identity", "parse_json", "read_json", "require_file"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -100,14 +100,33 @@ def read_json(path: Path, what: str, error: type[OstinatoError] = ConfigError) -
     return value
 
 
+def file_identity(path: Path) -> tuple[int, ...]:
+    """What tells this file, with this content, from one that took its place: device, number, size and time of the last write."""
+    try:
+        return _identity(path.stat())
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class MappedFile:
     """One read-only file mapping. Views stay valid while they live, also after `close`; `release` gives pages back to the system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb")
         try:
-            self.size = os.fstat(self._file.fileno()).st_size
+            self._file = path.open("rb")
+        except OSError as error:
+            raise WeightsError(
+                f"{path} cannot be read any more: {error.strerror or error}",
+                hint="put the file back, or open the checkpoint again",
+            ) from error
+        try:
+            status = os.fstat(self._file.fileno())
+            self.size, self.identity = status.st_size, _identity(status)
             self._map: mmap.mmap | None = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             self._file.close()

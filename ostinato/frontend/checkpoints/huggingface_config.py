@@ -134,7 +134,7 @@ def _model_type(read: _Reader) -> str:
                 f"neither model_type nor a known class in architectures ({names})", hint='add "model_type"'
             )
         return known[0]
-    if found not in _FAMILIES:
+    if not isinstance(found, str) or found not in _FAMILIES:
         raise refuse_architecture(str(found), f"{read.where}: ")
     return str(found)
 
@@ -157,7 +157,7 @@ def _rope_theta(read: _Reader) -> float:
         if value is None:
             continue
         nested = _Reader(value, f"{read.where}: {key}")
-        kinds = {value[name] for name in ("rope_type", "type") if isinstance(value.get(name), str)}
+        kinds = {str(value[name]) for name in ("rope_type", "type") if value.get(name) is not None}
         if len(kinds) > 1:
             raise nested.refuse(f"rope_type and type disagree: {sorted(kinds)}")
         if "mrope_section" in value or "mrope" in kinds:
@@ -202,7 +202,9 @@ def _refuse_unsupported(read: _Reader, model_type: str) -> None:
 def _window_is_active(read: _Reader, model_type: str, layers: int) -> bool:
     """True when some layer would mask keys by a window. Mistral's default window, used where the key is absent, is an active one."""
     kinds = read.raw.get("layer_types")
-    if isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds):
+    if kinds is not None and not isinstance(kinds, list):
+        raise read.refuse(f"layer_types is {kinds!r}, expected a list")
+    if any(kind != "full_attention" for kind in kinds or ()):
         return True
     if model_type == "mistral":
         return read.raw.get("sliding_window", 4096) not in (None, 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ostinato.frontend.checkpoints.base import Checkpoint
+from ostinato.frontend.checkpoints.files import require_file
 from ostinato.frontend.checkpoints.gguf_checkpoint import GgufCheckpoint
 from ostinato.frontend.checkpoints.huggingface import HuggingFaceCheckpoint
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
-from ostinato.ir.errors import WeightsError
+from ostinato.ir.errors import ConfigError, WeightsError
 
 __all__ = ["open_checkpoint"]
 
@@ -21,6 +23,11 @@ def open_checkpoint(path_or_name: str | os.PathLike[str], *, cache_directory: Pa
     Raises `WeightsError` (missing, damaged or inconsistent files), `ConfigError` (unusable configuration), `DTypeError` (unsupported element type) or
     `NotYetAvailable`.
     """
+    given: Any = path_or_name  # callers are not type-checked
+    if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes):
+        raise ConfigError(
+            f"a checkpoint is opened by path or name, found {path_or_name!r} of type {type(path_or_name).__name__}"
+        )
     path = Path(path_or_name)
     if path.is_dir():
         return _open_directory(path, cache_directory)
@@ -44,6 +51,7 @@ def _open_file(path: Path, cache_directory: Path | None) -> Checkpoint:
         raise WeightsError(
             f"{path} is a PyTorch pickle, which can run code when opened and is refused", hint="use safetensors files"
         )
+    require_file(path, "checkpoint")
     with path.open("rb") as file:
         if file.read(4) == b"GGUF":  # model stores name files by their digest
             return GgufCheckpoint(path, cache_directory)

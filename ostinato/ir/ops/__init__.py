@@ -7,7 +7,7 @@ Families: `embed`, `linear`, `norm`, `rope`, `attention`, `cache`, `elementwise`
 - primitive operators of imported programs (matmul over batch axes, reductions, broadcasts made explicit, concatenation): pure, anonymous axes;
 - random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
 - collectives: `Effect.ORDERED`, with the group as an attribute;
-- in-place updates of training: `AliasKind.ACCUMULATE_INTO` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
+- in-place updates of training: an `accumulate_into` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
 """
 
 from __future__ import annotations

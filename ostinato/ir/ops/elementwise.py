@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     ELEMENTS,
@@ -15,16 +15,17 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     fail,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_shape,
     result_float,
 )
 from ostinato.ir.ops.samplers import floats, given, indices, invalid, normal, reals, valid
+from ostinato.ir.rounding import round_to
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ADD", "CAST", "CONTIGUOUS", "MUL", "SCALE", "SILU", "SOFTMAX", "SWIGLU", "sigmoid"]
@@ -140,34 +141,11 @@ def _reference_cast(call: Arrays) -> tuple[Array, ...]:
     x, dtype = call.operand(0), call.results[0].dtype
     if dtype is DType.I32:
         check_index(call.op, "a value that int32 holds", x, -(2**31), 2**31)
-    with np.errstate(over="ignore"):
-        return (round_to(x, dtype),)
-
-
-def round_to(x: Array, dtype: DType) -> Array:
-    """`x` rounded once, to nearest even. A double on its way to bf16 passes through float32 rounded to odd, which keeps the one rounding exact."""
-    if x.dtype != np.float64 or dtype is not DType.BF16:
-        return x.astype(dtype.numpy)
-    near = x.astype(np.float32)
-    inexact = (near.astype(np.float64) != x) & np.isfinite(near)
-    bits = near.view(np.int32)
-    too_far = inexact & (np.abs(near.astype(np.float64)) > np.abs(x))
-    bits = np.where(too_far, bits - 1, bits)
-    return np.where(inexact, bits | 1, bits).astype(np.int32).view(np.float32).astype(dtype.numpy)
+    return (round_to(x, dtype),)
 
 
 def _reference_contiguous(call: Arrays) -> tuple[Array, ...]:
     return (np.array(call.operand(0), order="C", copy=True),)
-
-
-def _cost(flops: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
-    """So many operations an element; an exponential counts as one."""
-
-    def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-        del attrs
-        return Cost(flops * results[0].elements, nbytes(*operands, *results))
-
-    return cost
 
 
 HALVES = (DType.F16, DType.BF16)
@@ -288,7 +266,15 @@ PAIR = (OperandSpec("a", FLOATS), OperandSpec("b", FLOATS))
 EXACT = Tolerance(0, 0, "one correctly rounded operation")
 
 SILU = define(
-    "silu", "x / (1 + exp(-x)).", (X,), ("y",), _infer_same, _reference_silu, _samples_one, DEFAULT, cost=_cost(4)
+    "silu",
+    "x / (1 + exp(-x)).",
+    (X,),
+    ("y",),
+    _infer_same,
+    _reference_silu,
+    _samples_one,
+    DEFAULT,
+    cost=cost_per_element(4),
 )
 SWIGLU = define(
     "swiglu",
@@ -300,10 +286,10 @@ SWIGLU = define(
     _samples_swiglu,
     SOFTMAX_LIKE,
     attrs=(DTYPE_ATTR,),
-    cost=_cost(5),
+    cost=cost_per_element(5),
 )
-ADD = define("add", "a + b.", PAIR, ("y",), _infer_pair, _reference_add, _samples_pair, EXACT, cost=_cost(1))
-MUL = define("mul", "a * b.", PAIR, ("y",), _infer_pair, _reference_mul, _samples_pair, EXACT, cost=_cost(1))
+ADD = define("add", "a + b.", PAIR, ("y",), _infer_pair, _reference_add, _samples_pair, EXACT, cost=cost_per_element(1))
+MUL = define("mul", "a * b.", PAIR, ("y",), _infer_pair, _reference_mul, _samples_pair, EXACT, cost=cost_per_element(1))
 SCALE = define(
     "scale",
     "x times a constant, rounded to float32 first.",
@@ -314,7 +300,7 @@ SCALE = define(
     _samples_scale,
     EXACT,
     attrs=(AttrSpec("factor", float),),
-    cost=_cost(1),
+    cost=cost_per_element(1),
 )
 SOFTMAX = define(
     "softmax",
@@ -325,7 +311,7 @@ SOFTMAX = define(
     _reference_softmax,
     _samples_softmax,
     SOFTMAX_LIKE,
-    cost=_cost(5),
+    cost=cost_per_element(5),
 )
 CAST = define(
     "cast",
@@ -337,7 +323,7 @@ CAST = define(
     _samples_cast,
     Tolerance(0, 0, "one correctly rounded conversion"),
     attrs=(AttrSpec("dtype", str),),
-    cost=_cost(0),
+    cost=cost_per_element(0),
 )
 CONTIGUOUS = define(
     "contiguous",
@@ -348,5 +334,5 @@ CONTIGUOUS = define(
     _reference_contiguous,
     _samples_contiguous,
     Tolerance(0, 0, "bytes are copied"),
-    cost=_cost(0),
+    cost=cost_per_element(0),
 )

@@ -6,23 +6,23 @@ float64 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.rules import (
     F32,
     FLOATS,
     I32,
     Arrays,
     Site,
+    cost_per_element,
     define,
     fail,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_shape,
 )
@@ -71,16 +71,6 @@ def _reference_rope(call: Arrays) -> tuple[Array, ...]:
     x, cos, sin = call.wide(0), call.wide(1)[..., None, :], call.wide(2)[..., None, :]
     first, second = np.split(x, 2, axis=-1)
     return (np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(np.float32),)
-
-
-def _table_cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(3 * results[0].elements, nbytes(*operands, *results))
-
-
-def _rope_cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(3 * results[0].elements, nbytes(*operands, *results))
 
 
 def frequencies(width: int, base: float = 10000.0) -> Array:
@@ -148,7 +138,7 @@ ROTARY_TABLE = define(
         "float64 cosine and sine rounded once: libraries differ by at most one unit in the last place of float32",
     ),
     attrs=(AttrSpec("scale", float, 1.0),),
-    cost=_table_cost,
+    cost=cost_per_element(3),
 )
 
 ROPE_SPLIT_HALF = define(
@@ -160,5 +150,5 @@ ROPE_SPLIT_HALF = define(
     _reference_rope,
     _samples_rope,
     Tolerance(2e-5, 2e-5, "contract of rope: two fp32 products and a sum, fused or not"),
-    cost=_rope_cost,
+    cost=cost_per_element(3),
 )

@@ -42,6 +42,7 @@ __all__ = [
     "Arrays",
     "Site",
     "check_index",
+    "cost_per_element",
     "define",
     "describe",
     "elements",
@@ -59,7 +60,7 @@ __all__ = [
 
 F32 = frozenset({DType.F32})
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
-BLOCKS = frozenset({DType.Q8_0, DType.Q4_0, DType.Q4_1})
+BLOCKS = frozenset(dtype for dtype in DType if dtype.is_block)
 WEIGHTS = FLOATS | BLOCKS
 I32 = frozenset({DType.I32})
 I64 = frozenset({DType.I64})
@@ -149,7 +150,7 @@ def define(
     view: ViewRule | None = None,
     must_alias: tuple[tuple[int, int], ...] = (),
     extent: str = "",
-    cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] | None = None,
+    cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost],
     packed: Mapping[str, str] | None = None,
 ) -> OpDef:
     """An `OpDef` whose rule and reference are guarded by the schema. `packed` names the packed layout that an operand may have besides an unpacked one."""
@@ -179,13 +180,18 @@ def define(
         view=view,
         must_alias=must_alias,
         extent=extent,
-        cost=_bytes_only if cost is None else cost,
+        cost=cost,
     )
 
 
-def _bytes_only(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(0, nbytes(*operands, *results))
+def cost_per_element(flops: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
+    """So many operations for each element of the first result, an exponential counted as one; everything is read and written once."""
+
+    def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+        del attrs
+        return Cost(flops * results[0].elements, nbytes(*operands, *results))
+
+    return cost
 
 
 def _checked_operands(

@@ -1,7 +1,7 @@
 """Builders of sample operands, and what turns a sample into arrays.
 
 A sample names types, and gives values only where random normal numbers would not do. `materialise` draws the missing ones in the form they are stored in
-(block weights as the bytes of their blocks); `as_reference` widens stored arrays to what references compute on. Tests of every device use these two.
+(block weights as the bytes of their blocks). Tests of every device use it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.opdef import Attr, Sample, SampleOperand
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["as_reference", "floats", "given", "indices", "invalid", "materialise", "normal", "reals", "valid"]
+__all__ = ["floats", "given", "indices", "invalid", "materialise", "normal", "reals", "valid"]
 
 
 def normal(shape: Sequence[int], dtype: DType = DType.F32, axes: str = "") -> SampleOperand:
@@ -67,15 +66,6 @@ def materialise(operand: SampleOperand, rng: np.random.Generator) -> Array:
     if dtype is DType.BOOL:
         return rng.integers(0, 2, shape).astype(dtype.numpy)
     return rng.integers(0, 100, shape).astype(dtype.numpy)
-
-
-def as_reference(array: Array, tensor: TensorType) -> Array:
-    """A stored array as references see it: float32 for f16, bf16 and block types, unchanged otherwise."""
-    if tensor.dtype.is_block:
-        return dequantize(array, tensor.dtype)
-    if tensor.dtype in (DType.F16, DType.BF16):
-        return array.astype(np.float32)
-    return array
 
 
 def _axes(text: str) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def _view_reshape(operands: OperandTypes, attrs: Mapping[str, Attr], strides: St
             f"strides {list(given)}",
             "make it contiguous first",
         )
-    return View(0, 0, result.strides)
+    return View(0, result.strides)
 
 
 def _reference_reshape(call: Arrays) -> tuple[Array, ...]:
@@ -180,7 +180,7 @@ def _view_transpose(operands: OperandTypes, attrs: Mapping[str, Attr], strides: 
     given = _source(operands).strides if strides is None else strides
     order = attrs["order"]
     assert isinstance(order, tuple)
-    return View(0, 0, tuple(given[i] for i in order))
+    return View(0, tuple(given[i] for i in order))
 
 
 def _reference_transpose(call: Arrays) -> tuple[Array, ...]:
@@ -225,7 +225,7 @@ def _view_slice(operands: OperandTypes, attrs: Mapping[str, Attr], strides: Stri
     assert type(axis) is int
     assert type(start) is int
     assert type(step) is int
-    return View(0, start * given[axis], (*given[:axis], given[axis] * step, *given[axis + 1 :]))
+    return View(start * given[axis], (*given[:axis], given[axis] * step, *given[axis + 1 :]))
 
 
 def _reference_slice(call: Arrays) -> tuple[Array, ...]:

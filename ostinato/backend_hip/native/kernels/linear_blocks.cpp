@@ -93,6 +93,7 @@ void tile_rows(int rows, TileWeights weights, const TileX<typename T::X>& x, int
     constexpr int C = kTileVectors;
     for (weights.column = 0; weights.column < kLanes; weights.column += C * VW) {
         tile<T, R, C, 1, kStride<T>>(weights, x, count, totals, totals_stride, add);
+        weights.next_lines = 0;
     }
 }
 
@@ -159,10 +160,17 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
         if constexpr (W::kMinimum) arrange_x<W>(x, rows, count);
         for (int64_t i = 0; i < panels; ++i) {
             const char* start = p.weights + (panel + i) * p.panel_bytes;
-            TileWeights weights = {panel_at<W>(start, k), start + p.panel_bytes, p.panel_bytes, 0};
+            TileWeights weights = {panel_at<W>(start, k), 0, nullptr, 0};
             if constexpr (!Same<W, T>::value) {
                 stage_panel<W, T>(weights.panel, count, scratch);
-                weights = {scratch, scratch + kStageBytes, kStageBytes, 0};
+                weights.panel = scratch;
+            }
+            const bool last_panel = i + 1 == panels;
+            const int64_t blocks = larger(1, count / (T::kBlock * T::kPerX));
+            if (!last_panel || k + kChunk < p.k) {
+                weights.next = last_panel ? panel_at<W>(p.weights + panel * p.panel_bytes, k + kChunk)
+                                          : panel_at<W>(start + p.panel_bytes, k);
+                weights.next_lines = ceil_div(count / (W::kBlock * W::kPerX) * W::kBlockBytes / 64, tiles * blocks);
             }
             int64_t done = 0;
             for (int t = 0; t < tiles; ++t) {  // of equal height, give or take one
@@ -173,6 +181,7 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
                 tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, part, ceil_div(count, T::kPerX),
                                         totals + done * totals_stride + i * kLanes, totals_stride, k > 0);
                 done = next;
+                weights.next += blocks * weights.next_lines * 64;
             }
         }
         k += kChunk;

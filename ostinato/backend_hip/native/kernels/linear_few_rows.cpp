@@ -1,5 +1,5 @@
-// Few rows of x: the time goes into reading the weights, once, at memory speed. Work is handed out in runs of panels;
-// P panels are read side by side (linear_tile.h says why) and decoded in registers.
+// Few rows of x: the time goes into reading the weights, once, at memory speed. Work is handed out in runs of panels,
+// which are decoded in registers.
 #include "linear_problem.h"
 
 namespace ost::OST_UNIT {
@@ -12,23 +12,27 @@ constexpr int64_t kMaximumUnitPanels = 32;
 
 // Vectors of a panel that are computed in one pass, so that the sums of R rows and the decoded weights fit the
 // registers: 32 of them with AVX-512, 16 elsewhere.
-constexpr int vectors_of(int rows) { return VW == 16 ? 2 : rows <= 2 ? 4 : 2; }
-// Panels read side by side: enough for the sums in flight, few enough for the machine to follow the streams.
-constexpr int panels_of(int rows) { return VW == 16 && rows <= 4 ? 2 : 1; }
+constexpr int vectors_of(int rows) { return VW == 16 ? 2 : VW == 8 || rows <= 2 ? 4 : 2; }
+// Blocks of a format with scales that are worked on side by side (linear_tile.h).
+template <class W>
+constexpr int blocks_of(int rows) {
+    return !W::kScaled || VW != 16 ? 1 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+}
 
 // Sums of each block of 32 values.
 OST_INLINE void sum_blocks(const float* x, int64_t count, float* sums) {
     for (int64_t i = 0; i < count / kQuantBlock; ++i) sums[i] = sum_block(x + i * kQuantBlock);
 }
 
-template <class W, int R, int P>
-void panels_side_by_side(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x) {
+template <class W, int R>
+void run_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x) {
     constexpr int C = vectors_of(R);
-    float totals[R * P * kLanes];
+    constexpr int P = blocks_of<W>(R);
+    float totals[R * kLanes];
     const char* start = p.weights + panel * p.panel_bytes;
-    TileWeights weights = {start, start + p.panel_bytes, p.panel_bytes, 0};
+    TileWeights weights = {start, 0, nullptr, 0};
     if constexpr (C * VW == kLanes) {
-        tile<W, R, C, P, 0>(weights, x, ceil_div(p.k, W::kPerX), totals, P * kLanes, false);
+        tile<W, R, C, P, 0>(weights, x, ceil_div(p.k, W::kPerX), totals, kLanes, false);
     } else {
         TileX<typename W::X> part = x;
         int64_t k = 0;
@@ -36,24 +40,21 @@ void panels_side_by_side(const LinearProblem& p, int64_t panel, const TileX<type
             const int64_t count = ceil_div(smaller(kChunk, p.k - k), W::kPerX);
             weights.panel = panel_at<W>(start, k);
             for (weights.column = 0; weights.column < kLanes; weights.column += C * VW) {
-                tile<W, R, C, P, 0>(weights, part, count, totals, P * kLanes, k > 0);
+                tile<W, R, C, P, 0>(weights, part, count, totals, kLanes, k > 0);
             }
             k += kChunk;
             part.x += kChunk / W::kPerX;
             part.sums += W::kMinimum ? kChunk / kQuantBlock : 0;
         } while (k < p.k);
     }
-    for (int r = 0; r < R; ++r) {
-        for (int i = 0; i < P; ++i) finish_row(p, panel + i, r, totals + (r * P + i) * kLanes);
-    }
+    for (int r = 0; r < R; ++r) finish_row(p, panel, r, totals + r * kLanes);
 }
 
 template <class W, int R>
 void run_rows(const LinearProblem& p) {
-    constexpr int P = panels_of(R);
     const int64_t enough = ceil_div(kUnitBytes, larger(1, p.panel_bytes));
     const int64_t share = p.panels / (kUnitsPerThread * p.pool->threads());
-    const int64_t unit = larger(1, smaller(kMaximumUnitPanels, smaller(ceil_div(enough, P) * P, share / P * P)));
+    const int64_t unit = larger(1, smaller(kMaximumUnitPanels, smaller(enough, share)));
     const bool in_place = p.x_dtype == OST_F32 && W::kPerX == 1;
     p.pool->parallel(ceil_div(p.panels, unit), [&](int64_t chunk, void* scratch) {
         TileX<typename W::X> x = {static_cast<const typename W::X*>(p.x), ceil_div(p.k, W::kPerX), nullptr, 0};
@@ -69,9 +70,7 @@ void run_rows(const LinearProblem& p) {
             for (int r = 0; r < R; ++r) sum_blocks(x.x + r * x.stride, p.k, free + r * x.sums_stride);
         }
         const int64_t last = smaller(p.panels, (chunk + 1) * unit);
-        int64_t panel = chunk * unit;
-        for (; panel + P <= last; panel += P) panels_side_by_side<W, R, P>(p, panel, x);
-        for (; panel < last; ++panel) panels_side_by_side<W, R, 1>(p, panel, x);
+        for (int64_t panel = chunk * unit; panel < last; ++panel) run_panel<W, R>(p, panel, x);
     });
 }
 

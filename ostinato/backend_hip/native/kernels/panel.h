@@ -22,7 +22,8 @@ inline constexpr int kQuantBlock = 32;
 // A panel is a sequence of blocks of kBlock X elements, kBlockBytes each; an X element is kPerX values of k. decode()
 // gives kStep vectors of weights (times C) for position k of a block, from row `column` on: of X elements k, k + 1, or,
 // where kSplit is not zero, k / 2 and k / 2 + kSplit. scale() gives a block's factors. Only formats with kTail end inside
-// a block. kAhead is the distance in bytes between what is read and what is asked for.
+// a block. kAhead is the distance in bytes between what is read and what is asked for,
+// measured: too near waits, too far is evicted.
 struct Plain {
     static constexpr int kPerX = 1;
     static constexpr int kStep = 1;
@@ -39,7 +40,7 @@ struct Scaled : Plain {
     static constexpr int kBlock = kQuantBlock;
     static constexpr bool kTail = false;
     static constexpr bool kScaled = true;
-    static constexpr int kAhead = 4096;
+    static constexpr int kAhead = 8192;
 };
 
 struct PanelF32 : Plain {
@@ -55,6 +56,7 @@ struct PanelF32 : Plain {
 };
 
 struct PanelF16 : Plain {
+    static constexpr int kAhead = 4096;
     static constexpr int kBlock = 8;
     static constexpr int kStepBytes = kLanes * 2;
     static constexpr int kBlockBytes = kBlock * kStepBytes;
@@ -67,6 +69,7 @@ struct PanelF16 : Plain {
 };
 
 struct PanelBf16 : Plain {
+    static constexpr int kAhead = 4096;
     static constexpr int kBlock = 8;
     static constexpr int kStep = 2;
     static constexpr int kStepBytes = kLanes * 4;
@@ -161,6 +164,7 @@ OST_INLINE void accumulate(vf x, vf b, vf& total) { total = fma(x, b, total); }
 // bf16 weights with bf16 activations: exact products of pairs, added to a float one after the other, each addition
 // rounded (vdpbf16ps). One X element is a pair.
 struct PanelBf16Dot : Plain {
+    static constexpr int kAhead = 4096;
     using X = uint32_t;
     static constexpr int kPerX = 2;
     static constexpr int kBlock = 4;

@@ -1,0 +1,60 @@
+"""Checks of plain values that users hand over: numbers and names of options, which Python does not type.
+
+Integers may be numpy's; they come back as plain ones, since plans and kernels take nothing else. Nothing is rounded, parsed from text or taken from a bool.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable
+
+from ostinato.ir.errors import ConfigError, OstinatoError
+
+__all__ = ["integer", "integers", "is_integer", "real"]
+
+
+def is_integer(value: object) -> bool:
+    """True for one integer, Python's or numpy's; a bool is none, and neither is an array of dimensions."""
+    return not isinstance(value, bool) and hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
+
+
+def integer(
+    value: object,
+    what: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    error: type[OstinatoError] = ConfigError,
+) -> int:
+    """`value` as a plain int in [low, high]; raises `error`, naming `what`, for anything else."""
+    bounds = "an integer" + (f" of {low} or more" if high is None and low is not None else "")
+    if high is not None:
+        bounds = f"an integer in [{low}, {high}]" if low is not None else f"an integer of at most {high}"
+    try:
+        number = value.__index__() if is_integer(value) else None  # type: ignore[attr-defined]
+    except (TypeError, ValueError, RuntimeError):  # arrays of floats and tensors without values have the method too
+        number = None
+    if number is None:
+        raise error(f"{what} is {value!r} of type {type(value).__name__}, expected {bounds}")
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise error(f"{what} is {number}, expected {bounds}")
+    return int(number)
+
+
+def integers(
+    values: object, what: str, *, low: int | None = None, error: type[OstinatoError] = ConfigError
+) -> tuple[int, ...]:
+    """The items of a collection as plain integers; raises `error`, naming `what`, for anything else."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes) or getattr(values, "ndim", 1) != 1:
+        raise error(f"{what} is {values!r} of type {type(values).__name__}, expected a list of integers")
+    return tuple(integer(item, f"{what}[{index}]", low=low, error=error) for index, item in enumerate(values))
+
+
+def real(value: object, what: str, *, error: type[OstinatoError] = ConfigError) -> float:
+    """`value` as a plain float; raises `error`, naming `what`, for anything but a real number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise error(f"{what} is {value!r} of type {type(value).__name__}, expected a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise error(f"{what} is {value}, more than a double holds") from None

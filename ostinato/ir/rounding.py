@@ -1,0 +1,37 @@
+"""From stored values to the ones references compute on, and back: widened exactly on the way in, rounded once on the way out.
+
+Every oracle goes through these two functions, so that there is one meaning of "the reference, in this dtype".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ostinato.ir.blocks import dequantize
+from ostinato.ir.types import Array, DType
+
+__all__ = ["round_to", "widen"]
+
+
+def widen(array: Array, dtype: DType) -> Array:
+    """A stored array of `dtype` as references see it: float32 for f16, bf16 and blocks (uint8 bytes, or float32 already dequantised), unchanged otherwise."""
+    if dtype.is_block:
+        return array if array.dtype == np.float32 else dequantize(array, dtype)
+    return array.astype(np.float32) if dtype in (DType.F16, DType.BF16) else array
+
+
+def round_to(array: Array, dtype: DType) -> Array:
+    """Floats rounded once, to nearest even, to a float dtype; integers converted. (The plain float64 -> bfloat16 conversion goes through float32 and
+    rounds twice.)"""
+    if dtype is not DType.BF16 or array.dtype != np.float64:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    # rounding to odd: where float32 could not hold the value, its last bit is set, so that the second rounding sees no false tie
+    bits = single.view(np.uint32)
+    exact = single.astype(np.float64)
+    inexact = np.isfinite(array) & np.isfinite(single) & (exact != array)
+    too_far = inexact & (np.abs(exact) > np.abs(array))
+    truncated = np.where(too_far, bits - np.uint32(1), bits)
+    return np.where(inexact, truncated | np.uint32(1), bits).astype(np.uint32).view(np.float32).astype(dtype.numpy)
