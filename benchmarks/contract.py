@@ -43,7 +43,11 @@ def check(model: str, dtype: str) -> dict[str, str]:
     results, row = [], {}
     for threads in (1, 2):
         executable = ost.compile(
-            str(checkpoint(model, dtype)), buckets={"B": [1], "T": [1, PROMPT]}, context=CONTEXT, threads=threads, precision=dtype
+            str(checkpoint(model, dtype)),
+            buckets={"B": [1], "T": [1, PROMPT]},
+            context=CONTEXT,
+            threads=threads,
+            precision=dtype,
         )
         results.append(logits(executable, tokens))
         if threads == 1:
@@ -51,7 +55,8 @@ def check(model: str, dtype: str) -> dict[str, str]:
             row["weights MiB"] = f"{executable.memory.weights / MIB:.0f}"
             row["peak over weights MiB"] = f"{(peak - executable.memory.weights) / MIB:.0f}"
             row["arena / bound"] = ", ".join(
-                f"{name}: {plan.stats.arena_bytes / plan.stats.lower_bound:.4f}" for name, plan in executable.entries.items()
+                f"{name}: {plan.stats.arena_bytes / plan.stats.lower_bound:.4f}"
+                for name, plan in executable.entries.items()
             )
             row["steps"] = str(max(len(plan.steps) for plan in executable.entries.values()))
         results.append(logits(executable.clone("eager"), tokens))

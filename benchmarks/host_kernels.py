@@ -177,16 +177,8 @@ def measure(
     weights = list(region)
     index = np.arange(n, dtype=np.int64)
     params = [DTYPES[format], k, n, 0, n, 1]
-    step = (
-        0,
-        device.kernel(f"pack_{format}"),
-        0,
-        [operand(stored), operand(index), operand(weights[0])],
-        params,
-        [],
-        [],
-    )
-    _native.Table(device, [step]).run()
+    operands = [operand(stored), operand(index), operand(weights[0])]
+    _native.Table(device, [(0, device.kernel(f"pack_{format}"), 0, operands, params, [], [])]).run()
     region[1:] = region[0]
     x = memory.array((m, k), FLOATS[x_name])
     x[...] = rng.standard_normal((m, k), np.float32)
@@ -203,7 +195,7 @@ def measure(
     assert error < 1e-5, (
         f"linear_{format} of {x_name} [{m},{k}] x [{n},{k}] is wrong by {error:.2g} of the largest output"
     )
-    times = []
+    times: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(times) < 3:
         start = time.process_time_ns()

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from ostinato.llm import LLM, RequestOutput
+    from ostinato.passes.choice import RowChoice
+    from ostinato.passes.fold_constants import FoldConstants
+    from ostinato.passes.pipeline import PipelineOptions
     from ostinato.runtime.executable import Executable
     from ostinato.runtime.forward import TextExecutable
     from ostinato.runtime.sampling import SamplingParams
@@ -52,6 +55,7 @@ __all__ = [
     "DTypeError",
     "DeviceUnavailable",
     "Executable",
+    "FoldConstants",
     "InputError",
     "LayoutError",
     "LifecycleError",
@@ -59,9 +63,11 @@ __all__ = [
     "Model",
     "NotYetAvailable",
     "OstinatoError",
+    "PipelineOptions",
     "PlanError",
     "Planned",
     "RequestOutput",
+    "RowChoice",
     "SamplingParams",
     "ShapeError",
     "StaleArtifact",
@@ -81,6 +87,9 @@ _HOMES = {
     "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "trace"),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
     "ostinato.llm": ("LLM", "RequestOutput"),
+    "ostinato.passes.choice": ("RowChoice",),
+    "ostinato.passes.fold_constants": ("FoldConstants",),
+    "ostinato.passes.pipeline": ("PipelineOptions",),
     "ostinato.runtime.executable": ("Executable",),
     "ostinato.runtime.forward": ("TextExecutable",),
     "ostinato.runtime.sampling": ("SamplingParams",),

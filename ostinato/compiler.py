@@ -8,33 +8,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.device import open_named
 from ostinato.backend_hip.target import host_target
 from ostinato.frontend.model import CacheShape, Model, load, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
-from ostinato.ir.checks import integer, integers
-from ostinato.ir.errors import ConfigError, DeviceUnavailable, NotYetAvailable, ShapeError
+from ostinato.ir.checks import instance, integer
+from ostinato.ir.errors import ConfigError, NotYetAvailable, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
 from ostinato.passes.base import Decision
-from ostinato.passes.pipeline import PipelineOptions
+from ostinato.passes.pipeline import PipelineOptions, settled_options
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.planner.program import build_program
 from ostinato.runtime.device import Device
-from ostinato.runtime.executable import MODES, Executable, load_program
+from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.options import bucket_sizes, check_progress, context_length, resolve_mode
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
 __all__ = ["Lowered", "Planned", "Traced", "compile", "open_device", "plan_text_program", "trace"]
-
-DEFAULT_TOKENS = (128, 512)
-DEFAULT_CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,12 @@ class Planned:
         check_program(self.program, {self.lowered.name: self.lowered.graph}, self.lowered.target)
 
     def load(self, device: Device | str = "auto", mode: str = "auto") -> Executable:
-        """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for them."""
+        """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for plan, device, mode and weights."""
         chosen, reason = resolve_mode(mode, "report")
         opened = open_device(device)
         self.check()
-        program = Program(
-            self.program,
-            {self.lowered.name: self.lowered.graph},
-            self.lowered.target,
-            CheckpointSource(self.model.checkpoint),
-        )
+        graphs, source = {self.lowered.name: self.lowered.graph}, CheckpointSource(self.model.checkpoint)
+        program = Program(self.program, graphs, self.lowered.target, source)
         return load_program(program, opened, mode=chosen, reason=reason, kind=Executable)
 
 
@@ -112,17 +105,25 @@ class Traced:
         *,
         dims: Mapping[str, int],
         name: str | None = None,
+        levels: Mapping[str, str] | None = None,
         disable: Iterable[str] = (),
+        options: PipelineOptions | None = None,
     ) -> Lowered:
-        """Binds the dimensions and runs the passes for a target (the host by default), but those named in `disable`."""
+        """Binds the dimensions and runs the passes for a target (the host by default).
+
+        `levels` forces rows: operator or node name -> the name of a row or of a level, which alone may then serve it. `disable` leaves optional passes out by
+        name. Both come on top of `options` (default: none, in the trace's precision).
+
+        Raises `ConfigError` for options of the wrong kind or another precision than the trace's, and for names of passes, operators, nodes, rows or levels
+        that do not exist (with those that do); `ShapeError` for missing, unknown or unsuitable dimensions; `LayoutError` for weights whose readers disagree
+        and for work on weights alone; `BackendError` for nodes that no row takes.
+        """
         if not isinstance(dims, Mapping):
             raise ConfigError(f"dims are {dims!r}", hint="give an integer by name for each dimension of the graph")
-        if target is not None and not isinstance(target, Target):
-            raise ConfigError(f"target is {target!r}, expected a Target", hint="leave it out for the host")
-        chosen = target or host_target()
+        chosen = instance(target, Target, "target") or host_target()
+        asked = settled_options(options, self.precision, levels, disable)
         plain = {key: integer(value, f"dimension {key}", error=ShapeError) for key, value in dims.items()}
-        options = PipelineOptions(precision=self.precision, disable=pass_names(disable))
-        report = run_pipeline(self.graph.bind(plain), chosen, options)
+        report = run_pipeline(self.graph.bind(plain), chosen, asked)
         return Lowered(self.model, name or self.graph.name, plain, chosen, report)
 
 
@@ -135,14 +136,16 @@ def trace(
     precision: str = "auto",
     sampling: bool = False,
 ) -> Traced:
-    """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`)."""
+    """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`).
+
+    Raises `ConfigError` for an entry, cache, logits or precision that is unknown, and for an unsupported architecture; `WeightsError` for a checkpoint that is
+    missing, damaged or does not fit its model.
+    """
     opened = open_model(model)
     if entry == "forward":
         graph = trace_forward(opened, logits=logits, precision=precision)
     elif entry == "step":
-        if cache is not None and not isinstance(cache, CacheShape):
-            raise ConfigError(f"cache is {cache!r}, expected a CacheShape", hint="leave it out for one sequence")
-        shape = cache or CacheShape(1, min(DEFAULT_CONTEXT, opened.config.max_position_embeddings), 1)
+        shape = instance(cache, CacheShape, "cache") or CacheShape(1, positions_of(opened, None), 1)
         graph = trace_step(opened, shape, logits=logits, precision=precision, sampling=sampling)
     else:
         raise ConfigError(f"entry {entry!r} is unknown", hint='use "forward" or "step"')
@@ -150,18 +153,15 @@ def trace(
 
 
 def plan_text_program(
-    traced: Traced,
-    buckets: Mapping[str, Mapping[str, int]],
-    disable: Iterable[str] = (),
-    target: Target | None = None,
+    traced: Traced, buckets: Mapping[str, Mapping[str, int]], options: PipelineOptions | None = None
 ) -> Program:
     """Lowers, plans and checks a step graph for each bucket (entry name -> dims) over shared regions."""
-    chosen, disable = target or host_target(), pass_names(disable)
-    lowered = {name: traced.lower(chosen, dims=dims, name=name, disable=disable) for name, dims in buckets.items()}
+    target = host_target()
+    lowered = {name: traced.lower(target, dims=dims, name=name, options=options) for name, dims in buckets.items()}
     plan = build_program({name: (item.graph, item.plan_entry()) for name, item in lowered.items()})
     graphs = {name: item.graph for name, item in lowered.items()}
-    check_program(plan, graphs, chosen)
-    return Program(plan, graphs, chosen, CheckpointSource(traced.model.checkpoint))
+    check_program(plan, graphs, target)
+    return Program(plan, graphs, target, CheckpointSource(traced.model.checkpoint))
 
 
 def compile(  # noqa: A001 - the design's public name
@@ -176,6 +176,7 @@ def compile(  # noqa: A001 - the design's public name
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
+    levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> TextExecutable:
@@ -183,18 +184,19 @@ def compile(  # noqa: A001 - the design's public name
 
     `context` is how many positions a sequence can hold (2048 or the largest T by default, as far as the model allows); longer prompts than T are chunked.
     `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`.
+    `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`.
+
+    Raises what `trace` and `Traced.lower` raise; `ConfigError` for buckets, context, mode, device, threads or isa that cannot be used; `DeviceUnavailable` for
+    a device that is not here; `NotYetAvailable` for a fallback with `on_fallback="raise"`; `PlanError` for a plan that is not proven; `CapacityError` when
+    memory is short.
     """
     opened = open_model(model)
-    limit = opened.config.max_position_embeddings
-    if buckets is None:
-        buckets = {"B": (1,), "T": sorted({min(tokens, limit) for tokens in DEFAULT_TOKENS})}
-    batches, lengths = _bucket_sizes(buckets)
-    rows, longest = max(batches), max(lengths)
-    positions = max(longest, min(DEFAULT_CONTEXT, limit)) if context is None else context
-    positions = check_context(opened, positions)
-    traced = trace(opened, "step", cache=CacheShape(rows, positions, 1), logits=logits, precision=precision)
+    batches, lengths = bucket_sizes(buckets, opened.config.max_position_embeddings)
+    cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
+    traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     dims = {(b, b * t): {"N": b * t, "R": b} for b in batches for t in lengths}
-    program = plan_text_program(traced, {f"prefill[N={n},R={r}]": d for (r, n), d in dims.items()}, disable)
+    entries = {f"prefill[N={n},R={r}]": found for (r, n), found in dims.items()}
+    program = plan_text_program(traced, entries, settled_options(None, traced.precision, levels, disable))
     return load_text_program(program, device, mode, threads, isa, on_fallback, progress)
 
 
@@ -209,6 +211,7 @@ def load_text_program(
 ) -> TextExecutable:
     """Opens the device, settles the mode and loads the weights."""
     chosen, reason = resolve_mode(mode, on_fallback)
+    check_progress(progress)
     opened = open_device(device, threads, isa)
     return load_program(program, opened, mode=chosen, reason=reason, progress=progress, kind=TextExecutable)
 
@@ -218,58 +221,16 @@ def open_model(model: Model | str | os.PathLike[str]) -> Model:
     return model if isinstance(model, Model) else load(model)
 
 
-def pass_names(names: Iterable[str]) -> frozenset[str]:
-    """Names of passes to leave out, from any collection of them."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ConfigError(f"disable is {names!r}, expected a list of pass names")
-    return frozenset(names)
-
-
-def _bucket_sizes(buckets: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    hint = 'give positive sizes for both, like {"B": [1], "T": [128, 512]}'
-    if not isinstance(buckets, Mapping) or set(buckets) != {"B", "T"}:
-        raise ConfigError(f"buckets {buckets!r} are not usable", hint=hint)
-    batches, lengths = (integers(buckets[axis], f"buckets[{axis!r}]", low=1) for axis in ("B", "T"))
-    if not batches or not lengths:
-        raise ConfigError(f"buckets {dict(buckets)} are not usable", hint=hint)
-    return batches, lengths
-
-
-def open_device(name: str | Device = "auto", threads: int = 0, isa: str = "auto") -> Device:
-    """Opens a device: "auto" and "cpu" are the host; "hip" raises `DeviceUnavailable` in this version. An open device is taken as it is."""
-    if not isinstance(name, str):
-        if not hasattr(name, "make_table"):
-            raise ConfigError(f"device is {name!r}", hint='use "auto", "cpu" or "hip", or an open device')
-        return name
-    if name in ("auto", "cpu"):
-        return HostDevice(threads=threads, isa=isa)
-    if name.partition(":")[0] == "hip":
-        raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
-    raise ConfigError(f"device {name!r} is unknown", hint='use "auto", "cpu" or "hip"')
-
-
-def resolve_mode(mode: str, on_fallback: str) -> tuple[str, str]:
-    """The mode that will run and why it is not the one asked for."""
-    if on_fallback not in ("report", "raise"):
-        raise ConfigError(f"on_fallback={on_fallback!r} is unknown", hint='use "report" or "raise"')
-    if mode == "auto":
-        return "planned", "auto: planned is the fastest mode of the host device"
-    if mode not in MODES:
-        raise ConfigError(f"mode {mode!r} is unknown", hint=f"use auto or one of {', '.join(MODES)}")
-    if mode == "captured":
-        reason = "captured needs a GPU and the HIP backend; the host device replays a step table instead"
-        if on_fallback == "raise":
-            raise NotYetAvailable(reason, hint='use mode="planned"')
-        return "planned", reason
-    return mode, ""
-
-
-def check_context(model: Model, context: int) -> int:
-    """The context as a plain integer; raises `ConfigError` for one that the model was not made for."""
+def positions_of(model: Model, context: int | None, lengths: Sequence[int] = ()) -> int:
+    """Positions a sequence of this model holds: `context_length` with the model's limit."""
     limit = model.config.max_position_embeddings
-    context = integer(context, "context")
-    if not 1 <= context <= limit:
-        raise ConfigError(
-            f"context {context} is outside [1, {limit}], the positions of the model", node=str(model.checkpoint.path)
-        )
-    return context
+    return context_length(context, limit, lengths=lengths, node=str(model.checkpoint.path))
+
+
+def open_device(device: str | Device = "auto", threads: int = 0, isa: str = "auto") -> Device:
+    """The device itself, or the one of that name (`open_named`); raises `ConfigError` for what is neither."""
+    if isinstance(device, str):
+        return open_named(device, threads, isa)
+    if not hasattr(device, "make_table"):
+        raise ConfigError(f"device is {device!r}", hint='use "auto", "cpu" or "hip", or an open device')
+    return device

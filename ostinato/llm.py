@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostinato.compiler import (
-    DEFAULT_CONTEXT,
-    check_context,
     load_text_program,
     open_model,
     plan_text_program,
+    positions_of,
     trace,
 )
 from ostinato.frontend.chat import render
@@ -68,8 +67,7 @@ class LLM:
     ) -> None:
         max_num_seqs = integer(max_num_seqs, "max_num_seqs", low=1)
         self.model = open_model(model)
-        positions = min(DEFAULT_CONTEXT, self.model.config.max_position_embeddings) if context is None else context
-        self.context = check_context(self.model, positions)
+        self.context = positions_of(self.model, context)
         traced = trace(
             self.model, "step", cache=CacheShape(max_num_seqs, self.context, 1), precision=precision, sampling=True
         )

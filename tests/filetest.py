@@ -114,7 +114,7 @@ def _host_target() -> Target:
     return target
 
 
-TARGETS: Mapping[str, Callable[[], Target]] = {"none": lambda: Target("none", ()), "host": _host_target}
+TARGETS: Mapping[str, Callable[[], Target]] = {"none": lambda: Target("none", (), "none:0"), "host": _host_target}
 
 
 def _check_errors(test: TestFile, phase: str, target: Target | None) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-Operand: TypeAlias = tuple[int, int]
-Step: TypeAlias = tuple[int, int, int, Sequence[Operand], Sequence[int | float], Sequence[int], Sequence[int]]
+_Operand: TypeAlias = tuple[int, int]
+_Step: TypeAlias = tuple[int, int, int, Sequence[_Operand], Sequence[int | float], Sequence[int], Sequence[int]]
 
 class NativeError(RuntimeError):
     status: int
@@ -27,7 +27,7 @@ class Device:
     def kernel(self, name: str) -> int: ...
 
 class Table:
-    def __init__(self, device: Device, steps: Iterable[Step]) -> None: ...
+    def __init__(self, device: Device, steps: Iterable[_Step]) -> None: ...
     def __len__(self) -> int: ...
     def run(self, first: int = 0, count: int = -1) -> None: ...
     def interrupt(self) -> None: ...

@@ -30,7 +30,7 @@ from ostinato.ir.errors import (
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostTable", "NativeStep"]
+__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostTable", "NativeStep", "open_named"]
 
 _MAX_THREADS = 1024
 _MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
@@ -224,7 +224,7 @@ class HostDevice:
     def make_table(self, steps: Sequence[NativeStep]) -> HostTable:
         """Copies and checks steps; raises `BackendError` naming the node whose step cannot run."""
         nodes = tuple(step.node for step in steps)
-        rows: list[_native.Step] = []
+        rows: list[_native._Step] = []
         for step in steps:
             kernel = self.kernel(step.kernel) if step.kind is StepKind.LAUNCH else 0
             rows.append((step.kind.number, kernel, step.lane, step.operands, step.params, step.waits, step.signals))
@@ -244,6 +244,18 @@ class HostDevice:
             _native.Table(self._device, [row]).run()
         except _native.NativeError as error:
             raise _typed(error, (call.kernel,)) from None
+
+
+def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice:
+    """Opens a device by name: "auto" and "cpu" are the host.
+
+    Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for any other name and for threads or an isa that cannot be had.
+    """
+    if name in ("auto", "cpu"):
+        return HostDevice(threads=threads, isa=isa)
+    if name.partition(":")[0] == "hip":
+        raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
+    raise ConfigError(f"device {name!r} is unknown", hint='use "auto", "cpu" or "hip"')
 
 
 def _unopened(error: _native.NativeError) -> OstinatoError:

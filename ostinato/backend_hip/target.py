@@ -6,6 +6,7 @@ A target does not depend on the instruction set or the number of threads: every 
 from __future__ import annotations
 
 from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
 from ostinato.ir.target import Target
 
 __all__ = ["HOST_ALIGNMENT", "host_target"]
@@ -15,6 +16,6 @@ HOST_ALIGNMENT = 256
 
 
 def host_target() -> Target:
-    """The CPU target; its rows are those whose architectures name "host"."""
-    rows = tuple(row for row in ROWS if "host" in row.architectures)
-    return Target(name="host", rows=rows, alignment=HOST_ALIGNMENT, device="host:0")
+    """The CPU target; its rows are those whose architectures name the host."""
+    rows = tuple(row for row in ROWS if HOST_ARCHITECTURE in row.architectures)
+    return Target(name="host", rows=rows, device="host:0", alignment=HOST_ALIGNMENT)

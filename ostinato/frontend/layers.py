@@ -13,7 +13,7 @@ import numpy as np
 
 from ostinato.frontend.checkpoints.base import ModelConfig, TensorSource
 from ostinato.frontend.trace import GraphBuilder, Tensor
-from ostinato.ir.errors import WeightsError
+from ostinato.ir.errors import DTypeError, WeightsError
 from ostinato.ir.types import DType, TensorType
 from ostinato.ir.weights import WeightPart
 
@@ -43,8 +43,15 @@ class Weights:
         return self._declare(name, source, TensorType(shape, dtype, axes))
 
     def vector(self, name: str, size: int, axis: str = "") -> Tensor:
-        """A vector [size] as float32."""
-        return self._declare(name, self._find(name, (size,)), TensorType((size,), DType.F32, (axis,)))
+        """A vector [size] as float32; raises what `matrix` does, and `DTypeError` for a quantised one."""
+        source = self._find(name, (size,))
+        if source.dtype.is_block:
+            raise DTypeError(
+                f"vectors are read as floats, the checkpoint has {source.dtype.value}",
+                node=name,
+                hint="convert the model with gains and biases in f32 or f16",
+            )
+        return self._declare(name, source, TensorType((size,), DType.F32, (axis,)))
 
     def _declare(self, name: str, source: TensorSource, tensor_type: TensorType) -> Tensor:
         transform = "none" if source.row_order is None else "reorder_rows"

@@ -7,11 +7,13 @@ a block-table cache: prefill, chunks, decode and mixed batches are one graph tha
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.checkpoints import EMBEDDING, Checkpoint, ModelConfig, open_checkpoint
-from ostinato.frontend.layers import Attend, ModelFunction, ModelInputs, Weights
+from ostinato.frontend.family import Family
+from ostinato.frontend.layers import Attend, ModelInputs, Weights
 from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.checks import integer
@@ -49,7 +51,7 @@ class Model:
     """A checkpoint with its family. Weights stay in the mapped file until an executable loads them."""
 
     checkpoint: Checkpoint
-    family: ModelFunction
+    family: Family
 
     @property
     def config(self) -> ModelConfig:
@@ -65,20 +67,15 @@ class Model:
         return requested
 
 
-def load(path: str | os.PathLike[str]) -> Model:
+def load(path: str | os.PathLike[str], families: Sequence[Family] = FAMILIES) -> Model:
     """Opens a Hugging Face directory, a `.gguf` file or an installed model package by name; reads headers only.
 
-    Raises `ConfigError` for an unsupported architecture and `WeightsError` for a missing or damaged checkpoint.
+    `families` are those that the checkpoint may be of: `(*FAMILIES, MINE)` adds one. Raises `ConfigError` for an unsupported architecture and
+    `WeightsError` for a missing or damaged checkpoint.
     """
-    checkpoint = open_checkpoint(path)
-    family = FAMILIES.get(checkpoint.config.architecture)
-    if family is None:
-        raise ConfigError(
-            f"architecture {checkpoint.config.architecture!r} is not supported",
-            node=str(path),
-            hint=f"supported: {', '.join(FAMILIES)}",
-        )
-    return Model(checkpoint, family)
+    checkpoint = open_checkpoint(path, families)
+    by_name = {family.name: family for family in families}
+    return Model(checkpoint, by_name[checkpoint.config.architecture])
 
 
 def _logits(
@@ -97,7 +94,7 @@ def _logits(
     def select(x: Tensor) -> Tensor:
         return x if last is None else F.gather_rows(x, last, name="last_hidden")
 
-    logits = model.family(ModelInputs(builder, model.config, weights, ids, position, attend, select))
+    logits = model.family.function(ModelInputs(builder, model.config, weights, ids, position, attend, select))
     _check_all_used(model, weights)
     return logits
 

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from typing import TypeVar
 
 from ostinato.ir.errors import ConfigError, OstinatoError
 
-__all__ = ["integer", "integers", "is_integer", "real"]
+__all__ = ["instance", "integer", "integers", "is_integer", "real"]
+
+_T = TypeVar("_T")
+
+
+def instance(value: _T | None, kind: type[_T], what: str) -> _T | None:
+    """An optional argument as it is; raises `ConfigError`, naming `what`, unless it is of that class or None."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{what} is {value!r}, expected a {kind.__name__}", hint="leave it out for the default")
+    return value
 
 
 def is_integer(value: object) -> bool:

@@ -8,11 +8,27 @@ before it waits. The form of a sync edge is the executor's choice. Steps are dat
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
-__all__ = ["REGIONS", "WORKSPACE", "ByteRange", "Step", "StepKind", "StepOperand"]
+from ostinato.ir.errors import PlanError
 
-REGIONS = ("arena", "weights", "state", "io", "constants")
+__all__ = [
+    "MOVES",
+    "REGION_KINDS",
+    "RESERVED_KINDS",
+    "WORKSPACE",
+    "ByteRange",
+    "Region",
+    "Step",
+    "StepKind",
+    "StepOperand",
+    "is_device_name",
+]
+
+REGION_KINDS = ("arena", "weights", "state", "io", "constants")
+RESERVED_KINDS = ("symmetric",)
+"""Kinds that have a meaning (buffers that several devices address alike, for communication) and no plan of this version."""
 WORKSPACE = "#workspace"
 """Value name of a step's workspace operand: no graph value, its bytes mean nothing before and after the step."""
 
@@ -32,11 +48,42 @@ class StepKind(enum.Enum):
         return list(StepKind).index(self)
 
 
+MOVES = frozenset({StepKind.COPY, StepKind.COLLECTIVE})
+"""Kinds of step whose operands may lie on other devices than the step's own."""
+
+_DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]*:[0-9]+")
+
+
+def is_device_name(text: str) -> bool:
+    """Whether the text names one device: a class of devices and a number, such as "host:0"."""
+    return _DEVICE_NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One kind of memory of one device; prints as "host:0/arena". Raises `PlanError` for a kind or a device name that is none."""
+
+    device: str
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in REGION_KINDS and self.kind not in RESERVED_KINDS:
+            raise PlanError(
+                f"there is no kind of region {self.kind!r}",
+                hint=f"kinds: {', '.join(REGION_KINDS)}; reserved: {', '.join(RESERVED_KINDS)}",
+            )
+        if not is_device_name(self.device):
+            raise PlanError(f"a region lies on a device, {self.device!r} is none", hint='write one like "host:0"')
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.kind}"
+
+
 @dataclass(frozen=True, slots=True)
 class ByteRange:
     """Bytes [offset, offset + size) of a region."""
 
-    region: str
+    region: Region
     offset: int
     size: int
 
@@ -69,19 +116,20 @@ class StepOperand:
 class Step:
     """One step of a plan. `operands` follow the kernel's order; None marks an absent optional operand.
 
+    Operands lie on the step's `device`, but for those of `MOVES`, which carry bytes between devices.
     `waits` and `signals` are event numbers; `node_count` is the number of graph nodes a capture of this step records.
     `units`, `workers` and `cache_policy` are reserved for tile-level programs.
     """
 
     node: str
     kind: StepKind
+    device: str
     kernel: str
     operands: tuple[StepOperand | None, ...]
     params: tuple[int | float, ...] = ()
     lane: int = 0
     waits: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    device: str = "host:0"
     node_count: int = 1
     units: int | None = None
     workers: tuple[int, int] | None = None

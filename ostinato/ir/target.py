@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from ostinato.ir.graph import Node
 from ostinato.ir.types import TensorType
 
-__all__ = ["CallSite", "Impl", "Level", "Target"]
+__all__ = ["NATURAL", "CallSite", "Impl", "Level", "Target"]
+
+NATURAL = "row"
+"""How a row's list of layouts spells the natural one, whatever the names of the axes."""
 
 
 class Level(enum.IntEnum):
@@ -72,45 +75,48 @@ def _no_layout(site: CallSite) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Impl:
-    """One implementation of an operator on one class of device.
+    """One implementation of an operator on one class of device, whose `architectures` it names ("host" for the CPU).
 
     `operands` lists the kernel's operands by name: names of the schema's operands and results, "count" (the valid-rows input, absent when the site has
-    none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `weight_layouts` maps an operand name to the packed
-    layout it must have; `result_layout` is a layout the row would like for its first result when its consumers take it (None: natural). `workspace` is
-    bytes, a pure function of the site. `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use.
+    none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `layouts` maps names of operands and results to every
+    layout they may have, the preferred one first (`NATURAL` may be among them); a name that is not listed has its natural layout. `result_layout` is a
+    layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
+    `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use.
     """
 
     op: str
     name: str
     level: Level
+    architectures: tuple[str, ...]
     operands: tuple[str, ...]
     kernel: Callable[[CallSite], str]
     params: Callable[[CallSite], tuple[int | float, ...]]
     accepts: Callable[[CallSite], str | None]
-    weight_layouts: tuple[tuple[str, str], ...] = ()
+    layouts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     result_layout: Callable[[CallSite], str | None] = _no_layout
     workspace: Callable[[CallSite], int] = _no_workspace
     in_place: tuple[tuple[str, str], ...] = ()
     strided: frozenset[str] = frozenset()
     """Operands that may be strided views; all others must be contiguous."""
-    layouts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Operand or result name -> the layouts it takes besides the natural one."""
     priority: int = 0
-    architectures: tuple[str, ...] = ("host",)
 
     @property
     def identity(self) -> str:
         return f"{self.op}@{self.name}"
 
+    def layouts_of(self, name: str) -> tuple[str, ...]:
+        """The layouts that an operand or result may have, the preferred one first."""
+        return next((layouts for key, layouts in self.layouts if key == name), (NATURAL,))
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device class: its name, alignment in bytes of every planned buffer, and the rows it has."""
+    """A device class and the device a plan is made for: its name, the rows it has, `device` ("host:0"), alignment in bytes of every planned buffer."""
 
     name: str
     rows: tuple[Impl, ...]
+    device: str
     alignment: int = 256
-    device: str = "host:0"
 
     def rows_for(self, op: str) -> tuple[Impl, ...]:
         return tuple(row for row in self.rows if row.op == op)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ostinato.ir.graph import Attributes, Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.target import CallSite, Impl
+from ostinato.ir.target import NATURAL, CallSite, Impl
 from ostinato.ir.types import TensorType
 
 __all__ = [
@@ -206,20 +206,20 @@ def _place(graph: Graph, name: str, ops: Mapping[str, OpDef]) -> StorageView:
 
 def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
     """Why an implementation row cannot serve a call site, None when it can: its declared layouts and strides first, then its own predicate."""
-    layouts = dict(row.layouts)
     for spec, tensor, strides in zip(opdef.operands, site.operands, site.strides, strict=True):
-        if tensor is None or tensor.layout in layouts.get(spec.name, ()):
+        allowed = row.layouts_of(spec.name)
+        if tensor is None or (not tensor.is_natural and tensor.layout in allowed):
             continue
-        wanted = [layout for name, layout in row.weight_layouts if name == spec.name]
-        if wanted:
-            if tensor.layout not in wanted and not ("row" in wanted and tensor.is_natural):
-                return f"{spec.name} must have layout {' or '.join(wanted)}, found {tensor}"
-        elif tensor.is_packed:
+        if NATURAL not in allowed:
+            return f"{spec.name} must have layout {' or '.join(allowed)}, found {tensor}"
+        if tensor.is_packed:
             return f"{spec.name} must not be packed, found {tensor}"
-        elif spec.name not in row.strided and not (strides is not None and is_contiguous(tensor, strides)):
+        if spec.name not in row.strided and not (strides is not None and is_contiguous(tensor, strides)):
             return f"{spec.name} must be contiguous, found {tensor} with strides {list(strides or ())}"
     for index, tensor in enumerate(site.results):
         name = opdef.result_name(index)
-        if not tensor.is_natural and tensor.layout not in layouts.get(name, ()):
-            return f"{name} must have its natural layout, found {tensor}"
+        allowed = row.layouts_of(name)
+        if not (NATURAL in allowed if tensor.is_natural else tensor.layout in allowed):
+            wanted = "its natural layout" if allowed == (NATURAL,) else f"layout {' or '.join(allowed)}"
+            return f"{name} must have {wanted}, found {tensor}"
     return row.accepts(site)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ostinato.ir.step import ByteRange
 from ostinato.ir.types import TensorType
 
 __all__ = ["WeightPart", "WeightSlot"]
@@ -17,7 +18,8 @@ __all__ = ["WeightPart", "WeightSlot"]
 class WeightPart:
     """Rows [start, stop) of the checkpoint tensor `tensor`.
 
-    `transform` is "none", or "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted).
+    `transform` is "none", or "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted). Loading refuses a
+    part that says otherwise than its source.
     """
 
     tensor: str
@@ -28,9 +30,9 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
-    """One weight of the weights region: its value name, final type (layout included), byte offset and ordered parts."""
+    """One weight of a weights region: its value name, final type (layout included), bytes and ordered parts."""
 
     name: str
     type: TensorType
-    offset: int
+    range: ByteRange
     parts: tuple[WeightPart, ...]

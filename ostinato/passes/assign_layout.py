@@ -17,15 +17,13 @@ from typing import ClassVar
 from ostinato.ir.errors import LayoutError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.ops import OP
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.target import NATURAL, CallSite, Impl, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import StorageView, ViewTable, call_site, row_refusal
 from ostinato.passes.choice import Candidates, RowChoice
 from ostinato.passes.rewrite import Names, rebuilt, with_types
 
 __all__ = ["AssignLayout"]
-
-_NATURAL = "row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class AssignLayout:
     optional: ClassVar[bool] = False
 
     def apply(self, graph: Graph, target: Target) -> Graph:
-        """Raises `LayoutError` when the readers of one weight want different layouts."""
+        """Raises `LayoutError` when the readers of one weight want different layouts, `ConfigError` for a forced row or level that does not exist."""
         storage = ViewTable(graph)
         whole = _with_own_outputs(graph, storage)
         if whole is not graph:
@@ -90,7 +88,7 @@ def _input(item: GraphInput, readers: _Readers) -> GraphInput:
     layout = tensor.natural_layout
     if item.role in (Role.WEIGHT, Role.PARAMETER) and tensor.rank == 2 and readers.of(item.value.name):
         wanted = _weight_layout(item.value.name, readers)
-        layout = layout if wanted == _NATURAL else wanted
+        layout = layout if wanted == NATURAL else wanted
     return replace(item, value=Value(item.value.name, tensor.with_layout(layout)))
 
 
@@ -98,10 +96,10 @@ def _weight_layout(name: str, readers: _Readers) -> str:
     """The layout that all readers accept, and the best-placed of them in their lists."""
     options = {reader.name: _accepted_layouts(reader, name, readers) for reader in readers.of(name)}
     if name in readers.outputs:
-        options["return"] = [_NATURAL]
+        options["return"] = [NATURAL]
     options = {reader: layouts for reader, layouts in options.items() if layouts}
     if not options:
-        return _NATURAL  # no row takes any reader: selection reports why
+        return NATURAL  # no row takes any reader: selection reports why
     common = set.intersection(*(set(layouts) for layouts in options.values()))
     if not common:
         wishes = "; ".join(f"%{reader} takes {' or '.join(layouts)}" for reader, layouts in options.items())
@@ -117,15 +115,14 @@ def _weight_layout(name: str, readers: _Readers) -> str:
 
 
 def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> list[str]:
-    """Layouts of the weight `name` that rows of `reader` take, the preferred row's first; natural is spelled "row"."""
+    """Layouts of the weight `name` that rows of `reader` take, the preferred row's first."""
     if OP[reader.op].is_view:
-        return [_NATURAL]
+        return [NATURAL]
     found: list[list[str]] = []
     for operand in _operand_names(reader, name):
         layouts: list[str] = []
         for row in readers.rows[reader.name]:
-            required = [layout for key, layout in row.weight_layouts if key == operand]
-            layouts += required or [_NATURAL, *dict(row.layouts).get(operand, ())]
+            layouts += row.layouts_of(operand)
         found.append(list(dict.fromkeys(layouts)))
     return [layout for layout in found[0] if all(layout in layouts for layouts in found)]
 
@@ -156,9 +153,7 @@ def _takes(reader: Node, name: str, layout: str, readers: _Readers) -> bool:
     if OP[reader.op].is_view:
         return False
     operands = _operand_names(reader, name)
-    return any(
-        all(layout in dict(row.layouts).get(operand, ()) for operand in operands) for row in readers.rows[reader.name]
-    )
+    return any(all(layout in row.layouts_of(operand) for operand in operands) for row in readers.rows[reader.name])
 
 
 # strided views

@@ -14,7 +14,7 @@ from typing import ClassVar
 from ostinato.ir.errors import BackendError
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.ops import OP
-from ostinato.ir.target import Impl, Target
+from ostinato.ir.target import NATURAL, Impl, Target
 from ostinato.ir.types import TensorType
 
 __all__ = ["Gate"]
@@ -55,11 +55,11 @@ class Gate:
 
 def _undeclared_layouts(graph: Graph, node: Node, row: Impl) -> Iterator[str]:
     for name, tensor in _named_types(graph, node):
-        declared = {layout for key, layouts in row.layouts if key == name for layout in layouts}
-        declared |= {layout for key, layout in row.weight_layouts if key == name}
-        in_order = tensor.is_natural and not any(key == name for key, _ in row.weight_layouts)
-        if not in_order and tensor.layout not in declared and not (name in row.strided and not tensor.is_packed):
-            yield f"%{node.name} = {row.identity}: {name} is {tensor}, the row declares {sorted(declared) or 'the natural layout only'}"
+        declared = row.layouts_of(name)
+        lies_so = NATURAL in declared if tensor.is_natural else tensor.layout in declared
+        if not lies_so and not (name in row.strided and not tensor.is_packed):
+            found = "the natural layout only" if declared == (NATURAL,) else " or ".join(declared)
+            yield f"%{node.name} = {row.identity}: {name} is {tensor}, the row declares {found}"
 
 
 def _named_types(graph: Graph, node: Node) -> Iterator[tuple[str, TensorType]]:

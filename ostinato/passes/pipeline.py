@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
+from ostinato.ir.checks import instance
+from ostinato.ir.errors import ConfigError
 from ostinato.passes.assign_layout import AssignLayout
 from ostinato.passes.base import Pass
 from ostinato.passes.canonicalize import Canonicalize
@@ -21,16 +24,43 @@ from ostinato.passes.gate import Gate
 from ostinato.passes.precision import POLICIES, Precision
 from ostinato.passes.select_impl import SelectImpl
 
-__all__ = ["PASSES", "PipelineOptions", "describe", "pipeline"]
+__all__ = ["PASSES", "PipelineOptions", "describe", "pipeline", "settled_options"]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """`precision`: dtype policy of activations, "f32" or "bf16". `disable`: optional passes to leave out, by name. `choice`: forced rows and levels."""
+    """What shapes a lowered graph beside its target.
+
+    `precision`: dtype policy of activations, "f32" or "bf16". `disable`: optional passes to leave out, by name. `choice`: rows and levels by hand. `fold`:
+    the pass that computes on constants while compiling, with its limits.
+    """
 
     precision: str = "f32"
     disable: frozenset[str] = frozenset()
     choice: RowChoice = field(default_factory=RowChoice)
+    fold: FoldConstants = field(default_factory=FoldConstants)
+
+    def extended(self, levels: Any, disable: Any) -> PipelineOptions:
+        """These options with more rows or levels forced (`RowChoice.and_forced`) and more passes left out; raises `ConfigError` for values of other kinds."""
+        if isinstance(disable, str) or not isinstance(disable, Iterable):
+            raise ConfigError(f"disable is {disable!r}, expected a list of pass names")
+        names = tuple(disable)
+        if not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"disable is {names!r}, expected names of passes")
+        return replace(self, disable=self.disable | frozenset(names), choice=self.choice.and_forced(levels))
+
+
+def settled_options(
+    options: PipelineOptions | None, precision: str, levels: Any = None, disable: Any = ()
+) -> PipelineOptions:
+    """The options for a graph traced with that precision, extended; raises `ConfigError` for options of another precision or another kind."""
+    asked = instance(options, PipelineOptions, "options") or PipelineOptions(precision)
+    if asked.precision != precision:
+        raise ConfigError(
+            f"options say precision {asked.precision!r}, the trace was made for {precision!r}",
+            hint="give the precision to trace, and traced.precision to the options",
+        )
+    return asked.extended(levels, disable)
 
 
 def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
@@ -38,7 +68,7 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
     return (
         Canonicalize(),  # one spelling per meaning before any matching
         Precision(options.precision),  # dtypes are settled before anything is computed or compared by them
-        FoldConstants(),  # weight-only work leaves the step
+        options.fold,  # weight-only work leaves the step
         Cse(),  # after normal form, before fusion hides duplicates
         FuseAddNorm(),
         FuseSwiglu(),  # before fuse_qkv, which would take gate and up as two projections of one x

@@ -37,8 +37,12 @@ class SelectImpl:
         return self.decide(graph, target)[0]
 
     def decide(self, graph: Graph, target: Target) -> tuple[Graph, Mapping[str, Decision]]:
-        """The graph with rows chosen, and the decision for each node by its name. Raises `BackendError` for nodes that no row takes."""
+        """The graph with rows chosen, and the decision for each node by its name.
+
+        Raises `BackendError` for nodes that no row takes, `ConfigError` for a rule by hand about an operator, node, row or level that does not exist.
+        """
         candidates = Candidates(target, self.choice)
+        candidates.refuse_unknown(graph)
         storage = ViewTable(graph)
         decisions: dict[str, Decision] = {}
         nodes: list[Node] = []

@@ -4,6 +4,7 @@ It shares nothing with the planner but the plan format and reads no stated lifet
 anew what every step must be; then it walks the steps with a map `byte range -> value` for every region (kept by `replay.py`, which is the checker's own):
 
 - the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
+- operands lie on the device of their step, but for those of copies and collectives, which carry bytes from one to another;
 - each read finds its own value, whole; what it claims to be early was not written in this run;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
 - outside the arena only outputs (in `io`) and must-alias updates (in `state`) are written; inputs are bound apart from outputs;
@@ -24,7 +25,7 @@ from ostinato.ir.errors import OstinatoError, PlanError
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import REGIONS, WORKSPACE, ByteRange, Step, StepKind, StepOperand
+from ostinato.ir.step import MOVES, WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.text import graph_hash
 from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input, row_refusal
@@ -150,7 +151,7 @@ class _EntryChecker:
         self.problems: list[str] = []
         self.reads = self.writes = self.bytes_followed = 0
         self.clocks = Clocks(entry.steps)
-        self.memory = {region: Memory(program.regions.get(region, 0)) for region in REGIONS}
+        self.memory = {item.region: Memory(max(item.bytes, 0)) for item in program.regions}
         self.places: dict[str, int] = {}  # node -> its step
         self.constants: dict[str, str] = {}  # constant of the graph -> what the memory calls its content
         self.slots: dict[str, list[ByteRange]] = {}
@@ -175,9 +176,10 @@ class _EntryChecker:
         entry, target = self.entry, self.target
         if (found := graph_hash(self.graph)) != entry.graph_hash:
             self._say(f"the plan belongs to graph {entry.graph_hash}, this graph is {found}")
-        if (entry.target, entry.alignment) != (target.name, target.alignment):
-            stated = f"{entry.target} aligned to {entry.alignment}"
-            self._say(f"the plan is for target {stated}, expected {target.name} aligned to {target.alignment}")
+        if (entry.target, entry.device, entry.alignment) != (target.name, target.device, target.alignment):
+            stated = f"{entry.target} on {entry.device} aligned to {entry.alignment}"
+            expected = f"{target.name} on {target.device} aligned to {target.alignment}"
+            self._say(f"the plan is for target {stated}, expected {expected}")
         if unknown := sorted({node.op for node in self.graph.nodes} - set(self.ops)):
             return self._say(f"operators {unknown} are not in the table")
         self.views = ViewTable(self.graph, ops=self.ops)
@@ -195,11 +197,15 @@ class _EntryChecker:
         self._check_order()
         self._check_outputs()
         self._check_state()
-        self.problems += entry.stats_problems(self.memory["arena"].size)
+        self.problems += entry.stats_problems(self.program.size_of(self._region("arena")))
         return None
 
     def _say(self, problem: str) -> None:
         self.problems.append(problem)
+
+    def _region(self, kind: str) -> Region:
+        """The entry's own region of that kind."""
+        return Region(self.target.device, kind)
 
     # what memory holds before the run
 
@@ -214,9 +220,9 @@ class _EntryChecker:
                 )
                 self._say(f"the plan's {what} {names} in name, type and order")
         bindings = [(binding.name, binding.range, binding.type) for binding in (*entry.inputs, *entry.outputs)]
-        self.problems += layout_problems(bindings, "io", entry.io_bytes, self.target.alignment)
-        if entry.io_bytes > self.memory["io"].size:
-            self._say(f"the entry needs {entry.io_bytes} bytes of io, the region has {self.memory['io'].size}")
+        self.problems += layout_problems(bindings, self._region("io"), entry.io_bytes, self.target.alignment)
+        if entry.io_bytes > (size := self.program.size_of(self._region("io"))):
+            self._say(f"the entry needs {entry.io_bytes} bytes of io, the region has {size}")
         for binding in entry.inputs:
             self._hold(binding.name, binding.range)
 
@@ -226,7 +232,7 @@ class _EntryChecker:
         state = {binding.name: binding.type for binding in self.program.state}
         constants = {(str(slot.type), slot.data): f"constant {slot.name}" for slot in self.program.constants}
         for slot in self.program.weights:
-            self._hold(slot.name, ByteRange("weights", slot.offset, slot.type.nbytes))
+            self._hold(slot.name, slot.range)
         for binding in self.program.state:
             self._hold(binding.name, binding.range)
         for constant in self.program.constants:
@@ -300,6 +306,9 @@ class _EntryChecker:
         if (step.device, step.node_count) != (self.target.device, 1) or step.lane < 0:
             found = f"{step.device}, lane {step.lane}, {step.node_count} captured nodes"
             self._say(f"{at}: runs on {found}; expected {self.target.device}, a lane from 0, one node")
+        for operand in step.operands:
+            if operand is not None and step.kind not in MOVES and operand.range.region.device != step.device:
+                self._say(f"{at}: %{operand.value} at {operand.range} lies on another device than {step.device}")
 
     def _uses(self, at: str, node: Node, opdef: OpDef, row: Impl, workspace: int) -> list[_Use | None]:
         """The row's operand list with this node's values; says so where the row leaves something out."""
@@ -358,7 +367,7 @@ class _EntryChecker:
             return False
         if place.size and (place.offset - use.anchor) % self.target.alignment:
             self._say(f"{what} is not aligned to {self.target.alignment} bytes")
-        if place.region == "io" and place.size and self.entry.binding_of(place) is None:
+        if place.region.kind == "io" and place.size and self.entry.binding_of(place) is None:
             self._say(f"{what} lies in no single input or output")
         return True
 
@@ -442,11 +451,11 @@ class _EntryChecker:
         place, region = operand.range, operand.range.region
         self.writes += 1
         self.bytes_followed += place.size
-        to_output = region == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
-        if region != "arena" and not to_output and not (region == "state" and use.updates):
+        to_output = region.kind == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
+        if region.kind != "arena" and not to_output and not (region.kind == "state" and use.updates):
             self._say(f"{at}: writes %{use.value} to {place}, which only its owner may change")
         listed = workspace_of(self.entry.steps[position].node) if use.value == WORKSPACE else use.value
-        if region == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
+        if region.kind == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
             self._say(f"{at}: writes %{use.value} to {place}, which no slot of the plan lists for it")
         memory = self.memory[region]
         for cell in memory.over(place):
@@ -477,22 +486,24 @@ class _EntryChecker:
 
     def _check_state(self) -> None:
         """State holds the last must-alias result of every byte, and itself where there is none."""
-        expected = Memory(self.memory["state"].size)
-        origin: dict[str, int] = {}
+        expected = {region: Memory(memory.size) for region, memory in self.memory.items() if region.kind == "state"}
+        origin: dict[str, ByteRange] = {}
         for binding in self.program.state:
-            if self._inside(binding.range) and binding.range.size:
-                expected.write(binding.range, (binding.name, binding.range.offset), -1)
-                origin[binding.name] = binding.range.offset
+            if binding.range.region in expected and self._inside(binding.range) and binding.range.size:
+                expected[binding.range.region].write(binding.range, (binding.name, binding.range.offset), -1)
+                origin[binding.name] = binding.range
         for value in (node.results[r] for node in self.graph.nodes for r, _ in self.ops[node.op].must_alias):
             base = self.views[value.name].base
             if base in origin and value.type.nbytes:
-                place = ByteRange("state", origin[base] + self.facts[value.name].anchor, value.type.nbytes)
+                start = origin[base].offset + self.facts[value.name].anchor
+                place = ByteRange(origin[base].region, start, value.type.nbytes)
                 if self._inside(place):
-                    expected.write(place, (value.name, place.offset), -1)
-        for cell in expected.over(ByteRange("state", 0, expected.size)):
-            if cell.holds is not None:
-                place = ByteRange("state", cell.start, cell.end - cell.start)
-                self._check_holds(f"state %{cell.holds[0]}", place, cell.holds)
+                    expected[place.region].write(place, (value.name, place.offset), -1)
+        for region, memory in expected.items():
+            for cell in memory.over(ByteRange(region, 0, memory.size)):
+                if cell.holds is not None:
+                    place = ByteRange(region, cell.start, cell.end - cell.start)
+                    self._check_holds(f"state %{cell.holds[0]}", place, cell.holds)
 
     def _check_holds(self, what: str, place: ByteRange, expected: tuple[str, int]) -> None:
         for cell in self.memory[place.region].over(place):

@@ -123,7 +123,7 @@ def storage_classes_of(
     classes = {
         storage: StorageClass([storage], storages.sizes[storage], positions)
         for storage, positions in uses.items()
-        if storages.regions[storage] == "arena" and storages.sizes[storage]
+        if storages.kinds[storage] == "arena" and storages.sizes[storage]
     }
     joined = 0
     if in_place:

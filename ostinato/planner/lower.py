@@ -18,7 +18,7 @@ from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepKind, StepOperand
+from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
 from ostinato.ir.target import Target
 from ostinato.ir.text import graph_hash
 from ostinato.ir.views import is_contiguous
@@ -105,7 +105,7 @@ def prepare(
         graph_hash(graph),
         target,
         ops,
-        share_regions([(graph.name, graph)], target.alignment),
+        share_regions([(graph.name, graph)], target.device, target.alignment),
         storages,
         actions,
         calls,
@@ -194,11 +194,13 @@ class _ByteSet:
 class _Emitter:
     """Turns actions into steps, given where every storage and workspace lies."""
 
-    def __init__(self, prepared: Prepared, bases: Mapping[str, tuple[str, int]], outputs: Sequence[ByteRange]) -> None:
+    def __init__(
+        self, prepared: Prepared, bases: Mapping[str, tuple[Region, int]], outputs: Sequence[ByteRange]
+    ) -> None:
         self._prepared = prepared
         self._bases = bases
         self._outputs = outputs
-        self._written: dict[str, _ByteSet] = {}
+        self._written: dict[Region, _ByteSet] = {}
 
     def range_of(self, value: str) -> ByteRange:
         place = self._prepared.storages.places[value]
@@ -217,7 +219,7 @@ class _Emitter:
             if value is None:
                 operands.append(None)
             elif value == WORKSPACE:
-                place = workspace or ByteRange("arena", 0, 0)
+                place = workspace or ByteRange(Region(self._prepared.target.device, "arena"), 0, 0)
                 operands.append(StepOperand(WORKSPACE, place, reads=False, writes=True))
             else:
                 reads, writes = name not in results or name in updated, name in results or name in updated
@@ -225,13 +227,13 @@ class _Emitter:
         step = Step(
             node=node.name,
             kind=StepKind.LAUNCH,
+            device=self._prepared.target.device,
             kernel=call.kernel,
             operands=tuple(operands),
             params=call.params,
             lane=action.lane,
             waits=action.waits,
             signals=action.signals,
-            device=self._prepared.target.device,
         )
         return self._done(step)
 
@@ -241,12 +243,12 @@ class _Emitter:
         step = Step(
             node=action.source,
             kind=StepKind.COPY,
+            device=self._prepared.target.device,
             kernel="",
             operands=(source, target),
             lane=action.lane,
             waits=action.waits,
             signals=action.signals,
-            device=self._prepared.target.device,
         )
         return self._done(step)
 
@@ -268,12 +270,13 @@ def _emit(
     prepared: Prepared, outcome: Outcome, name: str, dims: Mapping[str, int], options: Mapping[str, str]
 ) -> EntryPlan:
     graph, storages, unit = prepared.graph, prepared.storages, prepared.target.alignment
-    bases: dict[str, tuple[str, int]] = {}
+    arena, io = (Region(prepared.target.device, kind) for kind in ("arena", "io"))
+    bases: dict[str, tuple[Region, int]] = {}
     inputs: list[Binding] = []
     io_bytes = 0
     for item in graph.inputs:
         if item.role is Role.INPUT:
-            place = ByteRange("io", io_bytes, item.value.type.nbytes)
+            place = ByteRange(io, io_bytes, item.value.type.nbytes)
             inputs.append(Binding(name=item.value.name, type=item.value.type, range=place))
             io_bytes = align_up(place.end, unit)
         else:
@@ -282,19 +285,19 @@ def _emit(
     outputs: list[Binding] = []
     for output in storages.outputs:
         tensor = graph.types[output.name]
-        place = ByteRange("io", io_bytes, tensor.nbytes)
+        place = ByteRange(io, io_bytes, tensor.nbytes)
         outputs.append(Binding(name=output.name, type=tensor, range=place))
         io_bytes = align_up(place.end, unit)
         if not output.copied:
-            bases[storages.places[output.name].storage] = ("io", place.offset)
+            bases[storages.places[output.name].storage] = (io, place.offset)
     offsets = outcome.solution.offsets
     for found, offset in zip(prepared.classes, offsets, strict=False):
-        bases.update((storage, ("arena", offset)) for storage in found.storages)
-    for storage, region in storages.regions.items():
-        if region == "arena" and storage not in bases:
-            bases[storage] = ("arena", 0)  # no bytes, or never touched
+        bases.update((storage, (arena, offset)) for storage in found.storages)
+    for storage, kind in storages.kinds.items():
+        if kind == "arena" and storage not in bases:
+            bases[storage] = (arena, 0)  # no bytes, or never touched
     workspaces = {
-        position: ByteRange("arena", offset, size)
+        position: ByteRange(arena, offset, size)
         for (position, size), offset in zip(prepared.workspaces.items(), offsets[len(prepared.classes) :], strict=True)
     }
     emitter = _Emitter(prepared, bases, [binding.range for binding in outputs])
@@ -306,11 +309,12 @@ def _emit(
         name=name,
         graph_hash=prepared.graph_hash,
         target=prepared.target.name,
+        device=prepared.target.device,
         alignment=unit,
         dims=dict(sorted(dims.items())),
         options=dict(sorted(options.items())),
         steps=steps,
-        slots=_slots(prepared, outcome),
+        slots=_slots(prepared, outcome, arena),
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         io_bytes=io_bytes,
@@ -318,7 +322,7 @@ def _emit(
     )
 
 
-def _slots(prepared: Prepared, outcome: Outcome) -> tuple[Slot, ...]:
+def _slots(prepared: Prepared, outcome: Outcome, arena: Region) -> tuple[Slot, ...]:
     values = [tuple(item.values) for item in prepared.classes]
     sizes = [item.size for item in prepared.classes]
     for position, size in prepared.workspaces.items():
@@ -326,7 +330,7 @@ def _slots(prepared: Prepared, outcome: Outcome) -> tuple[Slot, ...]:
         sizes.append(size)
     buffers = prepared.problem.buffers
     slots = [
-        Slot(values=names, range=ByteRange("arena", offset, size), first=buffer.lower, last=buffer.upper)
+        Slot(values=names, range=ByteRange(arena, offset, size), first=buffer.lower, last=buffer.upper)
         for names, size, buffer, offset in zip(values, sizes, buffers, outcome.solution.offsets, strict=True)
     ]
     return tuple(sorted(slots, key=lambda slot: (slot.first, slot.range.offset, slot.last)))

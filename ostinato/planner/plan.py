@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ostinato.ir.errors import PlanError
-from ostinato.ir.step import REGIONS, WORKSPACE, ByteRange, Step, StepKind, StepOperand
+from ostinato.ir.step import RESERVED_KINDS, WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
 from ostinato.ir.types import TensorType
 from ostinato.ir.weights import WeightSlot
 
@@ -28,6 +28,7 @@ __all__ = [
     "PlanHashes",
     "PlanStats",
     "ProgramPlan",
+    "RegionSize",
     "Slot",
     "layout_problems",
     "print_entry",
@@ -66,7 +67,7 @@ def workspace_of(node: str) -> str:
 
 
 class Binding(_Frozen):
-    """An input, output or state value with its type and its bytes in the `io` or `state` region."""
+    """An input, output or state value with its type and its bytes in an `io` or `state` region."""
 
     name: str
     type: TensorType
@@ -105,11 +106,15 @@ class PlanStats(_Frozen):
 
 
 class EntryPlan(_Frozen):
-    """The plan of one graph. `dims` are the bucket's integers; `options` are the printed options that shaped it."""
+    """The plan of one graph. `dims` are the bucket's integers; `options` are the printed options that shaped it.
+
+    `device` is where its arena and io lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that device's io.
+    """
 
     name: str
     graph_hash: str
     target: str
+    device: str
     alignment: int
     dims: Mapping[str, int]
     options: Mapping[str, str]
@@ -136,14 +141,14 @@ class EntryPlan(_Frozen):
         return f"entry {self.name} needs {stats.arena_bytes} bytes of arena, {at}: {tenants or 'nobody'}"
 
     def binding_of(self, place: ByteRange) -> Binding | None:
-        """The input or output in whose bytes a range of the `io` region lies; of a proven plan every such operand has one."""
+        """The input or output in whose bytes a range of an `io` region lies; of a proven plan every such operand has one."""
         return next((binding for binding in (*self.inputs, *self.outputs) if binding.range.contains(place)), None)
 
     def stats_problems(self, region_bytes: int) -> list[str]:
         """What the statistics say wrongly: the arena (below `region_bytes`) covers what the steps use, the counts are the steps'."""
-        stats = self.stats
+        stats, arena = self.stats, Region(self.device, "arena")
         ranges = [operand.range for step in self.steps for operand in step.operands if operand is not None]
-        top = max((place.end for place in ranges if place.region == "arena"), default=0)
+        top = max((place.end for place in ranges if place.region == arena), default=0)
         problems: list[str] = []
         if not top <= stats.arena_bytes <= region_bytes:
             problems.append(
@@ -159,6 +164,13 @@ class EntryPlan(_Frozen):
         return problems
 
 
+class RegionSize(_Frozen):
+    """A region of a program and its bytes."""
+
+    region: Region
+    bytes: int
+
+
 class PlanHashes(_Frozen):
     """Hashes of a program: of all of it, of its shared regions, and of each entry."""
 
@@ -170,21 +182,32 @@ class PlanHashes(_Frozen):
 class _Shared(_Frozen):
     """What the entries of a program have in common; hashed as one."""
 
-    regions: Mapping[str, int]
+    regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
 
 
 class ProgramPlan(_Frozen):
-    """Entries over shared regions. `regions` maps region name to bytes; arena and io are the largest entry's."""
+    """Entries over shared regions. `regions` lists every region there is with its bytes; arena and io are the largest entry's."""
 
     version: int = PLAN_VERSION
     entries: Mapping[str, EntryPlan]
-    regions: Mapping[str, int]
+    regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
+
+    def size_of(self, region: Region) -> int:
+        """Bytes of a region; 0 of one that the program does not have."""
+        return next((item.bytes for item in self.regions if item.region == region), 0)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that a region, an entry or a step names, sorted."""
+        steps = {step.device for entry in self.entries.values() for step in entry.steps}
+        entries = {entry.device for entry in self.entries.values()}
+        return tuple(sorted({item.region.device for item in self.regions} | entries | steps))
 
     def constant(self, tensor: TensorType, data: bytes) -> ConstantSlot | None:
         """The slot of a graph's constant, by content: equal constants of any name and entry share one."""
@@ -195,15 +218,20 @@ class ProgramPlan(_Frozen):
         problems: list[str] = []
         if self.version != PLAN_VERSION:
             problems.append(f"plan version {self.version}, expected {PLAN_VERSION}")
-        if set(self.regions) != set(REGIONS) or any(size < 0 for size in self.regions.values()):
-            problems.append(f"regions {dict(self.regions)}; expected sizes of {', '.join(REGIONS)}")
-        weights = [(s.name, ByteRange("weights", s.offset, s.type.nbytes), s.type) for s in self.weights]
-        state = [(binding.name, binding.range, binding.type) for binding in self.state]
-        constants = [(slot.name, slot.range, slot.type) for slot in self.constants]
-        for region, slots in (("weights", weights), ("state", state), ("constants", constants)):
-            problems += layout_problems(slots, region, self.regions.get(region, 0), alignment)
+        listed = Counter(item.region for item in self.regions)
+        problems += [f"region {region} is listed {count} times" for region, count in listed.items() if count > 1]
+        for item in self.regions:
+            if item.bytes < 0:
+                problems.append(f"region {item.region} has {item.bytes} bytes")
+            if item.region.kind in RESERVED_KINDS:
+                problems.append(f"region {item.region} is of a reserved kind, which no plan of this version has")
+        for kind, table in (("weights", self.weights), ("state", self.state), ("constants", self.constants)):
+            slots = [(slot.name, slot.range, slot.type) for slot in table]
+            for region in dict.fromkeys(place.region for _, place, _ in slots):
+                there = [slot for slot in slots if slot[1].region == region]
+                problems += layout_problems(there, Region(region.device, kind), self.size_of(region), alignment)
             names = Counter(name for name, _, _ in slots)
-            problems += [f"%{name} appears {count} times in {region}" for name, count in names.items() if count > 1]
+            problems += [f"%{name} appears {count} times in {kind}" for name, count in names.items() if count > 1]
         for slot in self.constants:
             if len(slot.data) != slot.range.size:
                 problems.append(f"constant %{slot.name} has {len(slot.data)} bytes of data for {slot.range}")
@@ -221,7 +249,7 @@ class ProgramPlan(_Frozen):
 
 
 def layout_problems(
-    slots: Iterable[tuple[str, ByteRange, TensorType]], region: str, size: int, alignment: int
+    slots: Iterable[tuple[str, ByteRange, TensorType]], region: Region, size: int, alignment: int
 ) -> Iterator[str]:
     """What is wrong with slots (name, bytes, type) that share a region of `size` bytes: outside, off alignment, of the wrong size, overlapping."""
     previous: tuple[str, ByteRange] | None = None
@@ -305,14 +333,9 @@ def print_program(program: ProgramPlan) -> str:
     hashes = program.hashes
     lines = [
         f"program version={program.version}  hash={hashes.program}  shared={hashes.shared}",
-        "   ".join(f"region {name} {size}" for name, size in program.regions.items()),
+        "   ".join(f"region {item.region} {item.bytes}" for item in program.regions),
     ]
-    lines += _table(
-        [
-            [f"weight %{slot.name}", f"weights@{slot.offset}", f"+{slot.type.nbytes}", str(slot.type), _parts(slot)]
-            for slot in program.weights
-        ]
-    )
+    lines += _table([[*_slot_cells("weight", i.name, i.range, i.type), _parts(i)] for i in program.weights])
     lines += _table(
         [_slot_cells("state", item.name, item.range, item.type) for item in program.state]
         + [_slot_cells("constant", item.name, item.range, item.type) for item in program.constants]
@@ -321,10 +344,14 @@ def print_program(program: ProgramPlan) -> str:
 
 
 def print_entry(entry: EntryPlan) -> str:
-    """The text of one entry: head, statistics, io, arena slots with their half-open lifetimes, steps."""
+    """The text of one entry: head, statistics, io, arena slots with their half-open lifetimes, steps.
+
+    Regions of the entry's own device print without it.
+    """
+    own = entry.device
     stats = entry.stats
     ratio = 1.0 + stats.gap
-    head = f"plan @{entry.name}  target={entry.target}  align={entry.alignment}  graph={entry.graph_hash}"
+    head = f"plan @{entry.name}  target={entry.target}  device={own}  align={entry.alignment}  graph={entry.graph_hash}"
     sizes = f"arena={stats.arena_bytes}  lower_bound={stats.lower_bound}  ratio={ratio:.4f}  sum={stats.sum_bytes}"
     counts = f"steps={stats.steps}  launches={stats.launches}  copies={stats.copies}"
     lines = [
@@ -334,32 +361,37 @@ def print_entry(entry: EntryPlan) -> str:
         f"peak   step {stats.peak_step}  {_names(stats.peak_values)}".rstrip(),
     ]
     lines += _table(
-        [_slot_cells("input", item.name, item.range, item.type) for item in entry.inputs]
-        + [_slot_cells("output", item.name, item.range, item.type) for item in entry.outputs]
+        [_slot_cells("input", item.name, item.range, item.type, own) for item in entry.inputs]
+        + [_slot_cells("output", item.name, item.range, item.type, own) for item in entry.outputs]
     )
     lines += _table(
         [
             [
                 f"slot {_names(slot.values)}",
-                f"{slot.range.region}@{slot.range.offset}",
+                _place(slot.range, own),
                 f"+{slot.range.size}",
                 f"live [{slot.first},{slot.last})",
             ]
             for slot in entry.slots
         ]
     )
-    lines += _table([_step_cells(index, step) for index, step in enumerate(entry.steps)])
+    lines += _table([_step_cells(index, step, own) for index, step in enumerate(entry.steps)])
     return "\n".join([*lines, ""])
 
 
-def _slot_cells(kind: str, name: str, place: ByteRange, tensor: TensorType) -> list[str]:
-    return [f"{kind} %{name}", f"{place.region}@{place.offset}", f"+{place.size}", str(tensor)]
+def _place(place: ByteRange, own: str = "") -> str:
+    region = place.region.kind if place.region.device == own else place.region
+    return f"{region}@{place.offset}"
 
 
-def _step_cells(index: int, step: Step) -> list[str]:
+def _slot_cells(kind: str, name: str, place: ByteRange, tensor: TensorType, own: str = "") -> list[str]:
+    return [f"{kind} %{name}", _place(place, own), f"+{place.size}", str(tensor)]
+
+
+def _step_cells(index: int, step: Step, own: str) -> list[str]:
     present = [operand for operand in step.operands if operand is not None]
-    reads = [_operand(operand) for operand in present if operand.reads]
-    writes = [_operand(operand) for operand in present if operand.writes and operand.value != WORKSPACE]
+    reads = [_operand(operand, own) for operand in present if operand.reads]
+    writes = [_operand(operand, own) for operand in present if operand.writes and operand.value != WORKSPACE]
     sync = f"lane {step.lane}" if step.lane or step.waits or step.signals else ""
     if step.waits:
         sync += f" wait {','.join(map(str, step.waits))}"
@@ -371,16 +403,16 @@ def _step_cells(index: int, step: Step) -> list[str]:
         f"step {index} {kernel}",
         f"read {' '.join(reads)}" if reads else "",
         f"write {' '.join(writes)}" if writes else "",
-        f"work {work}" if work is not None else "",
+        f"work {_place(work, own)} +{work.size}" if work is not None else "",
         f"params {','.join(map(str, step.params))}" if step.params else "",
         sync,
+        "" if step.device == own else f"on {step.device}",
     ]
 
 
-def _operand(operand: StepOperand) -> str:
+def _operand(operand: StepOperand, own: str) -> str:
     """`!` marks a read that may be done early."""
-    place = f"{operand.range.region}@{operand.range.offset}"
-    return f"%{operand.value}{'!' if operand.early else ''}:{place}"
+    return f"%{operand.value}{'!' if operand.early else ''}:{_place(operand.range, own)}"
 
 
 def _names(values: tuple[str, ...]) -> str:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Role
-from ostinato.ir.step import REGIONS, ByteRange, Step
-from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.ir.step import REGION_KINDS, ByteRange, Region, Step
+from ostinato.planner.plan import EntryPlan, ProgramPlan, RegionSize
 from ostinato.planner.problem import align_up
 from ostinato.planner.regions import SharedRegions, share_regions
 
@@ -23,29 +23,34 @@ __all__ = ["build_program"]
 def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan:
     """The program of these entries (name -> the graph and its plan); deterministic, not proven yet.
 
-    Raises `PlanError` when entries disagree about a weight or a state value (both are named), when they were planned for different targets, and when a
-    name is not its plan's.
+    Raises `PlanError` when entries disagree about a weight or a state value (both are named), when they were planned for different targets or devices, and
+    when a name is not its plan's.
     """
     plans = {name: plan for name, (_, plan) in entries.items()}
     if wrong := [f"{name} is the plan of {plan.name}" for name, plan in plans.items() if plan.name != name]:
         raise PlanError(f"entries are called by their plans' names: {'; '.join(wrong)}")
-    targets = {(plan.target, plan.alignment) for plan in plans.values()}
+    targets = {(plan.target, plan.device, plan.alignment) for plan in plans.values()}
     if len(targets) > 1:
-        found = ", ".join(f"{name}: {plan.target} aligned to {plan.alignment}" for name, plan in plans.items())
+        found = ", ".join(
+            f"{name}: {plan.target} on {plan.device} aligned to {plan.alignment}" for name, plan in plans.items()
+        )
         raise PlanError(
             f"entries were planned for different targets ({found})",
             hint="lower all entries of a program for one target",
         )
-    alignment = max((plan.alignment for plan in plans.values()), default=1)
-    shared = share_regions([(name, graph) for name, (graph, _) in entries.items()], alignment)
+    if not targets:
+        return ProgramPlan(entries={}, regions=(), weights=(), state=(), constants=())
+    ((_, device, alignment),) = targets
+    shared = share_regions([(name, graph) for name, (graph, _) in entries.items()], device, alignment)
     sizes = {
         **shared.sizes,
-        "arena": align_up(max((plan.stats.arena_bytes for plan in plans.values()), default=0), alignment),
-        "io": max((plan.io_bytes for plan in plans.values()), default=0),
+        Region(device, "arena"): align_up(max(plan.stats.arena_bytes for plan in plans.values()), alignment),
+        Region(device, "io"): max(plan.io_bytes for plan in plans.values()),
     }
+    regions = [Region(device, kind) for kind in REGION_KINDS]
     return ProgramPlan(
         entries={name: _move(plan, graph, shared) for name, (graph, plan) in entries.items()},
-        regions={region: sizes[region] for region in REGIONS},
+        regions=tuple(RegionSize(region=region, bytes=sizes[region]) for region in regions),
         weights=shared.weights,
         state=shared.state,
         constants=shared.constants,
@@ -54,8 +59,8 @@ def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan
 
 def _move(plan: EntryPlan, graph: Graph, shared: SharedRegions) -> EntryPlan:
     """The plan with its weights, state and constants where the program has them."""
-    alone = share_regions([(plan.name, graph)], plan.alignment)
-    moves: dict[str, list[tuple[int, int]]] = {}  # region -> (first byte before, how far it moves)
+    alone = share_regions([(plan.name, graph)], plan.device, plan.alignment)
+    moves: dict[Region, list[tuple[int, int]]] = {}  # region -> (first byte before, how far it moves)
     for item in graph.inputs:
         if item.role in (Role.WEIGHT, Role.STATE, Role.CONSTANT) and item.value.type.nbytes:
             before, after = alone.locate(item), shared.locate(item)
@@ -66,7 +71,7 @@ def _move(plan: EntryPlan, graph: Graph, shared: SharedRegions) -> EntryPlan:
     return plan.model_copy(update={"steps": tuple(_moved(step, moves) for step in plan.steps)})
 
 
-def _moved(step: Step, moves: Mapping[str, list[tuple[int, int]]]) -> Step:
+def _moved(step: Step, moves: Mapping[Region, list[tuple[int, int]]]) -> Step:
     operands = tuple(
         operand
         if operand is None or operand.range.region not in moves
@@ -76,7 +81,7 @@ def _moved(step: Step, moves: Mapping[str, list[tuple[int, int]]]) -> Step:
     return replace(step, operands=operands)
 
 
-def _shifted(place: ByteRange, moves: Mapping[str, list[tuple[int, int]]]) -> ByteRange:
+def _shifted(place: ByteRange, moves: Mapping[Region, list[tuple[int, int]]]) -> ByteRange:
     """The range, moved with the slot it starts in."""
     if not place.size:
         return ByteRange(place.region, 0, 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, GraphInput, Role
-from ostinato.ir.step import ByteRange
+from ostinato.ir.step import ByteRange, Region
 from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import Binding, ConstantSlot
 from ostinato.planner.problem import align_up
@@ -28,7 +28,7 @@ class SharedRegions:
     weights: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
-    sizes: Mapping[str, int]
+    sizes: Mapping[Region, int]
     _named: Mapping[str, ByteRange] = field(repr=False)
     _by_content: Mapping[_ConstantKey, ByteRange] = field(repr=False)
 
@@ -45,9 +45,12 @@ class SharedRegions:
         return found
 
 
-def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> SharedRegions:
-    """Lays out the shared regions of (entry name, graph) pairs, in order of first appearance, every slot aligned; raises `PlanError` on disagreement."""
-    sizes = dict.fromkeys(("weights", "state", "constants"), 0)
+def share_regions(graphs: Iterable[tuple[str, Graph]], device: str, alignment: int) -> SharedRegions:
+    """Lays out a device's shared regions for (entry name, graph) pairs, in order of first appearance, every slot aligned.
+
+    Raises `PlanError` when the graphs disagree.
+    """
+    sizes = {Region(device, kind): 0 for kind in ("weights", "state", "constants")}
     first_use: dict[str, tuple[str, GraphInput]] = {}
     named: dict[str, ByteRange] = {}
     by_content: dict[_ConstantKey, ByteRange] = {}
@@ -57,7 +60,8 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> Shared
     constant_names: set[str] = set()
     conflicts: list[str] = []
 
-    def take(region: str, size: int) -> ByteRange:
+    def take(kind: str, size: int) -> ByteRange:
+        region = Region(device, kind)
         found = ByteRange(region, sizes[region], size)
         sizes[region] = align_up(found.end, alignment)
         return found
@@ -77,10 +81,9 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], alignment: int) -> Shared
                     conflicts += _conflicts(entry, item, *first_use[name])
                     continue
                 first_use[name] = (entry, item)
-                region = "weights" if item.role is Role.WEIGHT else "state"
-                named[name] = take(region, tensor.nbytes)
+                named[name] = take("weights" if item.role is Role.WEIGHT else "state", tensor.nbytes)
                 if item.role is Role.WEIGHT:
-                    weights.append(WeightSlot(name, tensor, named[name].offset, item.parts))
+                    weights.append(WeightSlot(name, tensor, named[name], item.parts))
                 else:
                     state.append(Binding(name=name, type=tensor, range=named[name]))
     if conflicts:

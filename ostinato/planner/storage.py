@@ -1,4 +1,4 @@
-"""Which values share bytes, and in which region these live.
+"""Which values share bytes, and in which kind of region these live.
 
 Values that lie in one storage (through views, however nested, and must-alias results) are one class; each value has a place in it. Storages of inputs,
 weights, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
@@ -21,7 +21,7 @@ from ostinato.ir.views import StorageView, ViewTable, viewed
 
 __all__ = ["Output", "Place", "Storages", "is_dense", "resolve_storages"]
 
-REGION_OF_ROLE = {Role.INPUT: "io", Role.WEIGHT: "weights", Role.STATE: "state", Role.CONSTANT: "constants"}
+KIND_OF_ROLE = {Role.INPUT: "io", Role.WEIGHT: "weights", Role.STATE: "state", Role.CONSTANT: "constants"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output number `index` of the graph; `copied` unless its storage itself is in the `io` region."""
+    """Output number `index` of the graph; `copied` unless its storage itself is in `io`."""
 
     index: int
     name: str
@@ -44,13 +44,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Storages:
-    """Places of all values; for each storage its bytes and region; for each value the one whose bytes it reads (itself, or what it is a view of)."""
+    """Places of all values; for each storage its bytes and kind of region; for each value the one whose bytes it reads (itself, or what it is a view of)."""
 
     views: Mapping[str, StorageView]
     places: Mapping[str, Place]
     content: Mapping[str, str]
     sizes: Mapping[str, int]
-    regions: Mapping[str, str]
+    kinds: Mapping[str, str]
     outputs: tuple[Output, ...]
 
 
@@ -86,32 +86,32 @@ def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
         name: Place(view.base, graph.types[name].dtype.nbytes(view.offset), _span(graph.types[name], view))
         for name, view in views.items()
     }
-    regions = {item.value.name: REGION_OF_ROLE[item.role] for item in graph.inputs}
+    kinds = {item.value.name: KIND_OF_ROLE[item.role] for item in graph.inputs}
     content = {item.value.name: item.value.name for item in graph.inputs}
     for node in graph.nodes:
         opdef = ops[node.op]
         for value in node.results:
             content[value.name] = content[viewed(node)] if opdef.is_view else value.name
             if views[value.name].base == value.name:
-                regions[value.name] = "arena"
-        problems += _must_alias_problems(graph, node, opdef, views, regions)
-    sizes = {name: graph.types[name].nbytes for name in regions}
+                kinds[value.name] = "arena"
+        problems += _must_alias_problems(graph, node, opdef, views, kinds)
+    sizes = {name: graph.types[name].nbytes for name in kinds}
     # the value whose bytes a storage holds in the end
     final = {
         views[value.name].base: value.name for node in graph.nodes if not ops[node.op].is_view for value in node.results
     }
-    outputs, refused = _outputs(graph, views, places, content, sizes, regions, final)
+    outputs, refused = _outputs(graph, views, places, content, sizes, kinds, final)
     problems += refused
     if problems:
         raise PlanError(f"graph {graph.name} cannot be planned:\n  " + "\n  ".join(problems))
     for output in outputs:
         if not output.copied:
-            regions[places[output.name].storage] = "io"
-    return Storages(views, places, content, sizes, regions, outputs)
+            kinds[places[output.name].storage] = "io"
+    return Storages(views, places, content, sizes, kinds, outputs)
 
 
 def _must_alias_problems(
-    graph: Graph, node: Node, opdef: OpDef, views: Mapping[str, StorageView], regions: Mapping[str, str]
+    graph: Graph, node: Node, opdef: OpDef, views: Mapping[str, StorageView], kinds: Mapping[str, str]
 ) -> list[str]:
     problems: list[str] = []
     for result, operand in opdef.must_alias:
@@ -125,9 +125,9 @@ def _must_alias_problems(
             problems.append(f"%{value.name}: {value.type} must be the bytes of %{name}, found {source}")
         if not is_dense(source, views[name]):
             problems.append(f"%{value.name}: {node.op} writes %{name} in place, which is a strided view of %{base}")
-        if regions[base] not in ("arena", "state"):
+        if kinds[base] not in ("arena", "state"):
             problems.append(
-                f"%{value.name}: {node.op} writes %{name} in place, which lies in the {regions[base]} region (%{base}); "
+                f"%{value.name}: {node.op} writes %{name} in place, which lies in the {kinds[base]} region (%{base}); "
                 "give that input the role state"
             )
     return problems
@@ -139,7 +139,7 @@ def _outputs(
     places: Mapping[str, Place],
     content: Mapping[str, str],
     sizes: Mapping[str, int],
-    regions: Mapping[str, str],
+    kinds: Mapping[str, str],
     final: Mapping[str, str],
 ) -> tuple[tuple[Output, ...], Sequence[str]]:
     claimed: set[str] = set()
@@ -152,7 +152,7 @@ def _outputs(
                 f"output {index} %{name} is a strided view of %{place.storage}; return a contiguous value (contiguous(x)) instead"
             )
         direct = (
-            regions[place.storage] == "arena"
+            kinds[place.storage] == "arena"
             and place.storage not in claimed
             and (place.offset, place.size) == (0, sizes[place.storage])
             and final[place.storage] == content[name]

@@ -18,20 +18,18 @@ import numpy as np
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LifecycleError, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.interp import Observer
+from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, any_array, by_name
 from ostinato.runtime.device import Device
+from ostinato.runtime.options import RUNNABLE
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, Runner
 from ostinato.runtime.weights import Progress, load_shared
 
-__all__ = ["MODES", "Executable", "MemoryReport", "load_program"]
-
-MODES = ("reference", "eager", "planned", "captured")
-RUNNABLE = ("reference", "eager", "planned")
-"""The modes that an executable of this version runs in; the others are settled before it is made."""
+__all__ = ["Executable", "MemoryReport", "load_program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +87,11 @@ class Executable:
 
     @property
     def memory(self) -> MemoryReport:
-        sizes = self.program.plan.regions
+        def size(kind: str) -> int:
+            return self.program.plan.size_of(Region(self.device.name, kind))
+
         bound = max((entry.stats.lower_bound for entry in self.entries.values()), default=0)
-        return MemoryReport(
-            sizes.get("weights", 0),
-            sizes.get("arena", 0),
-            bound,
-            sizes.get("state", 0),
-            sizes.get("io", 0),
-            sizes.get("constants", 0),
-        )
+        return MemoryReport(size("weights"), size("arena"), bound, size("state"), size("io"), size("constants"))
 
     def entry(self, name: str | None = None) -> str:
         """The entry of that name; None means the only one. Raises `ConfigError` otherwise."""
@@ -187,7 +180,7 @@ class Executable:
     def reset_state(self) -> None:
         """Zeroes the state region (caches)."""
         with self.exclusive():
-            size = self.program.plan.regions.get("state", 0)
+            size = self.program.plan.size_of(Region(self.device.name, "state"))
             self.regions.state.view(np.uint8, (size,))[:] = 0
             for name, array in self._reference_state.items():
                 self._reference_state[name] = np.zeros_like(array)

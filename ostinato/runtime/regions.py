@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ostinato.ir.errors import PlanError
-from ostinato.ir.step import ByteRange, Step
+from ostinato.ir.errors import DeviceUnavailable, PlanError
+from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import Buffer, Device, ResolvedStep
 
-__all__ = ["Regions", "SharedRegions", "allocate_regions"]
+__all__ = ["Regions", "SharedRegions", "allocate_regions", "require_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,9 @@ class SharedRegions:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Buffers of one executable, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena."""
+    """Buffers of one executable on one device, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena."""
 
+    device: str
     shared: SharedRegions
     state: Buffer
     arena: Buffer
@@ -36,9 +37,9 @@ class Regions:
     bound: tuple[tuple[ByteRange, int], ...] = ()
     bound_arena: int | None = None
 
-    def base(self, region: str) -> int:
-        """Address of the first byte of a region."""
-        match region:
+    def base(self, region: Region) -> int:
+        """Address of the first byte of a region; raises `PlanError` for one that this device does not hold."""
+        match region.kind if region.device == self.device else "":
             case "weights":
                 return self.shared.weights.address
             case "constants":
@@ -49,7 +50,7 @@ class Regions:
                 return self.io.address
             case "arena":
                 return self.arena.address if self.bound_arena is None else self.bound_arena
-        raise PlanError(f"unknown region {region!r}")
+        raise PlanError(f"no memory on {self.device} stands for region {region}")
 
     def address(self, place: ByteRange) -> tuple[int, int]:
         """Address and size of a range: in the caller's memory where it lies in a bound input or output, in the region's otherwise."""
@@ -72,5 +73,16 @@ class Regions:
 
 def allocate_regions(device: Device, plan: ProgramPlan, shared: SharedRegions) -> Regions:
     """Fresh, zeroed state, arena and io for one executable."""
-    state, arena, io = (device.allocate(plan.regions.get(name, 0)) for name in ("state", "arena", "io"))
-    return Regions(shared, state, arena, io)
+    require_device(plan, device)
+    state, arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in ("state", "arena", "io"))
+    return Regions(device.name, shared, state, arena, io)
+
+
+def require_device(plan: ProgramPlan, device: Device) -> None:
+    """Raises `DeviceUnavailable` for a plan that names any device but this one: a program runs on one device in this version."""
+    others = [name for name in plan.devices if name != device.name]
+    if others:
+        raise DeviceUnavailable(
+            f"the plan is for {', '.join(others)}, the device opened is {device.name}",
+            hint="lower and plan for a target whose device is the one that is opened",
+        )

@@ -18,7 +18,7 @@ from ostinato.ir.interp import Observer, interpret
 from ostinato.ir.ops import OP
 from ostinato.ir.step import WORKSPACE, StepKind
 from ostinato.ir.target import Target
-from ostinato.ir.types import Array
+from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Buffer, Device, ResolvedStep
@@ -67,14 +67,15 @@ class EagerRunner(Runner):
         self._views = ViewTable(self._graph)
         self._calls = _calls(self._graph, program.target, self._views)
         self._last_use = _last_uses(self._graph, self._views)
-        self._fixed = _fixed_addresses(self._graph, program, regions)
-        self._input_buffers = {
+        self._fixed = _fixed_places(self._graph, program, regions)
+        buffers = {
             item.value.name: device.allocate(item.value.type.nbytes) for item in self._graph.with_role(Role.INPUT)
         }
         self.inputs = {
             name: buffer.view(self._graph.types[name].dtype.numpy, self._graph.types[name].static_shape)
-            for name, buffer in self._input_buffers.items()
+            for name, buffer in buffers.items()
         }
+        self._fixed |= {name: (buffer, 0) for name, buffer in buffers.items()}
         self.outputs = {}
 
     def run(self) -> None:
@@ -106,32 +107,30 @@ class EagerRunner(Runner):
         if workspace is not None:
             workspace.free()
 
+    def _storage(self, base: str, live: Mapping[str, Buffer]) -> tuple[Buffer, int] | None:
+        """The buffer that holds a storage, and the byte where it starts; None for one that is not made yet."""
+        if base in live:
+            return live[base], 0
+        return self._fixed.get(base)
+
     def _address(self, name: str, live: Mapping[str, Buffer]) -> tuple[int, int]:
-        view = self._views[name]
-        tensor = self._graph.types[name]
-        if view.base in self._fixed:
-            base = self._fixed[view.base]
-        elif view.base in self._input_buffers:
-            base = self._input_buffers[view.base].address
-        elif view.base in live:
-            base = live[view.base].address
-        else:
+        view, tensor = self._views[name], self._graph.types[name]
+        found = self._storage(view.base, live)
+        if found is None:
             return (0, 0)
-        return base + tensor.dtype.nbytes(view.offset), tensor.nbytes
+        buffer, offset = found
+        return buffer.address + offset + tensor.dtype.nbytes(view.offset), _span(tensor, view)
 
     def _read(self, name: str, live: Mapping[str, Buffer]) -> Array:
         """The values of a name as an array over its bytes, strides applied."""
         view, tensor = self._views[name], self._graph.types[name]
-        base = self._graph.types[view.base]
-        if view.base in live:
-            flat = live[view.base].view(base.dtype.numpy, (base.elements,))
-        elif view.base in self.inputs:
-            flat = self.inputs[view.base].reshape(-1)
-        else:
-            raise PlanError("an output that is a weight, constant or cache is not read in eager mode", node=name)
-        if view.strides is None:
+        found = self._storage(view.base, live)
+        if found is None or view.strides is None:
             raise PlanError("a packed value is not read in eager mode", node=name)
-        strides = tuple(stride * base.dtype.numpy.itemsize for stride in view.strides)
+        buffer, offset = found
+        base, kind = self._graph.types[view.base], tensor.dtype.numpy
+        flat = buffer.view(kind, (base.elements,), offset)
+        strides = tuple(stride * kind.itemsize for stride in view.strides)
         return np.lib.stride_tricks.as_strided(flat[view.offset :], tensor.static_shape, strides, writeable=False)
 
 
@@ -183,15 +182,23 @@ def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tu
     return tuple(found)
 
 
-def _fixed_addresses(graph: Graph, program: Program, regions: Regions) -> dict[str, int]:
-    """Addresses of weights, constants and state by value name. Entries share constants by content."""
-    found = {slot.name: regions.base("weights") + slot.offset for slot in program.plan.weights}
-    found.update({slot.name: regions.base("state") + slot.range.offset for slot in program.plan.state})
+def _span(tensor: TensorType, view: StorageView) -> int:
+    """Bytes from the first element of a value to its last: those of the value itself unless it is a view with gaps."""
+    if view.strides is None or view.contiguous or not tensor.elements:
+        return tensor.nbytes
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.static_shape, view.strides, strict=True))
+    return tensor.dtype.nbytes(last + 1)
+
+
+def _fixed_places(graph: Graph, program: Program, regions: Regions) -> dict[str, tuple[Buffer, int]]:
+    """Where weights, constants and state lie: buffer and offset by value name. Entries share constants by content."""
+    found = {slot.name: (regions.shared.weights, slot.range.offset) for slot in program.plan.weights}
+    found.update({slot.name: (regions.state, slot.range.offset) for slot in program.plan.state})
     for item in graph.with_role(Role.CONSTANT):
         slot = program.plan.constant(item.value.type, b"" if item.data is None else item.data.tobytes())
         if slot is None:
             raise PlanError("the program does not hold this constant", node=item.value.name)
-        found[item.value.name] = regions.base("constants") + slot.range.offset
+        found[item.value.name] = (regions.shared.constants, slot.range.offset)
     return found
 
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import WeightsError
+from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import Device, PackSource, WeightSource
-from ostinato.runtime.regions import SharedRegions
+from ostinato.runtime.regions import SharedRegions, require_device
 
 __all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight"]
 
@@ -32,20 +33,22 @@ def load_shared(
 ) -> SharedRegions:
     """Fills the weights and constants regions of a program.
 
-    Raises `WeightsError` when a part does not fit its slot.
+    Raises `WeightsError` when a part does not fit its slot or states another order of rows than its source has, `DeviceUnavailable` when the plan is for
+    another device.
     """
-    weights = device.allocate(plan.regions.get("weights", 0))
+    require_device(plan, device)
+    weights = device.allocate(plan.size_of(Region(device.name, "weights")))
     done, total = 0, sum(slot.type.nbytes for slot in plan.weights)
     for slot in plan.weights:
         _check_parts(slot, source)
         first_row = 0
         for part in slot.parts:
-            _pack_part(device, slot, weights.address + slot.offset, part, first_row, source)
+            _pack_part(device, slot, weights.address + slot.range.offset, part, first_row, source)
             first_row += part.stop - part.start
         done += slot.type.nbytes
         if progress is not None:
             progress("weights", done, total)
-    constants = device.allocate(plan.regions.get("constants", 0))
+    constants = device.allocate(plan.size_of(Region(device.name, "constants")))
     for constant in plan.constants:
         constants.view(np.uint8, (len(constant.data),), constant.range.offset)[:] = np.frombuffer(
             constant.data, np.uint8
@@ -56,7 +59,8 @@ def load_shared(
 def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source: WeightSource) -> Array:
     """A weight as the reference interpreter wants it: parts concatenated in logical row order, unpacked.
 
-    Block weights are dequantised to float32, which is what every kernel of theirs computes with; others are converted to the weight's dtype.
+    Block weights are dequantised to float32, which is what every kernel of theirs computes with; others are converted to the weight's dtype. Raises
+    `WeightsError` when a part states another order of rows than its source has.
     """
     pieces = []
     for part in parts:
@@ -65,7 +69,7 @@ def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source
         values = (
             dequantize(raw.reshape(shape[0], -1), dtype) if dtype.is_block else raw.view(dtype.numpy).reshape(shape)
         )
-        order = source.row_order(part.tensor)
+        order = _row_order(part, source)
         rows = np.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
         # piece by piece: numpy has no common dtype for f16 and bf16
         pieces.append(
@@ -83,15 +87,29 @@ def _check_parts(slot: WeightSlot, source: WeightSource) -> None:
             raise WeightsError(
                 f"rows [{part.start}, {part.stop}) of {list(shape)} do not fit {slot.type}", node=part.tensor
             )
+        _row_order(part, source)
         rows += part.stop - part.start
     if rows != slot.type.static_shape[0]:
         raise WeightsError(f"its parts have {rows} rows, its type is {slot.type}", node=slot.name)
 
 
+def _row_order(part: WeightPart, source: WeightSource) -> Array | None:
+    """The file row of every logical row, None for the identity; raises `WeightsError` unless the part's transform says the same."""
+    order = source.row_order(part.tensor)
+    found = "none" if order is None else "reorder_rows"
+    if part.transform != found:
+        raise WeightsError(
+            f"the plan loads it with transform {part.transform!r}, the checkpoint needs {found!r}",
+            node=part.tensor,
+            hint="trace and plan again from this checkpoint",
+        )
+    return order
+
+
 def _pack_part(
     device: Device, slot: WeightSlot, address: int, part: WeightPart, first_row: int, source: WeightSource
 ) -> None:
-    data, dtype, order = source.map(part.tensor), source.dtype(part.tensor), source.row_order(part.tensor)
+    data, dtype, order = source.map(part.tensor), source.dtype(part.tensor), _row_order(part, source)
     row_bytes = max(1, data.nbytes // max(1, source.shape(part.tensor)[0]))
     chunk = max(32, PACK_CHUNK_BYTES // row_bytes // 32 * 32)
     for start in range(part.start, part.stop, chunk):

@@ -31,7 +31,15 @@ from ostinato.tools.options import (
     parse_shapes,
 )
 from ostinato.tools.placement import place_file, show_placement
-from ostinato.tools.programs import LoadProgress, entry_stats, plan_buckets, show_entries, show_regions, trace_model
+from ostinato.tools.programs import (
+    LoadProgress,
+    entry_stats,
+    plan_buckets,
+    region_sizes,
+    show_entries,
+    show_regions,
+    trace_model,
+)
 from ostinato.tools.schemas import CompileReport, PlanReport
 from ostinato.tools.stages import dump_program, lower_stages, show_passes
 
@@ -79,7 +87,7 @@ def plan_command(
         model=name,
         target=program.target.name,
         entries=entry_stats(program.plan),
-        regions=dict(program.plan.regions),
+        regions=region_sizes(program.plan),
         seconds=time.perf_counter() - begin,
     )
     if as_json:
@@ -132,7 +140,7 @@ def compile_command(
         mode=executable.mode,
         reason=executable.reason,
         entries=entry_stats(executable.program.plan),
-        regions=dict(executable.program.plan.regions),
+        regions=region_sizes(executable.program.plan),
         seconds=seconds,
         files=() if dump is None else dump_program(executable.program, dump),
     )

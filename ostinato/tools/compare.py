@@ -19,9 +19,11 @@ from rich.console import Console
 from ostinato.compiler import compile as compile_model
 from ostinato.frontend.model import Model
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.step import Region
 from ostinato.ir.types import Array
-from ostinato.runtime.executable import MODES, Executable
+from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.options import MODES
 from ostinato.tools.console import milliseconds, table
 from ostinato.tools.observe import Probe, bits_equal, first_difference
 from ostinato.tools.programs import precision_of
@@ -157,10 +159,9 @@ def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], r
 
 def _poison(executable: Executable) -> None:
     """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself."""
-    sizes = executable.program.plan.regions
-    regions = executable.regions
-    for name, buffer in (("arena", regions.arena), ("io", regions.io), ("state", regions.state)):
-        buffer.view(np.uint8, (sizes.get(name, 0),))[:] = 0xFF
+    plan, regions = executable.program.plan, executable.regions
+    for kind, buffer in (("arena", regions.arena), ("io", regions.io), ("state", regions.state)):
+        buffer.view(np.uint8, (plan.size_of(Region(regions.device, kind)),))[:] = 0xFF
 
 
 def _judge(

@@ -54,7 +54,7 @@ class Probe:
                 for operand in step.operands:
                     if operand is None or not operand.writes or operand.value not in graph.producers:
                         continue
-                    buffer = {"arena": regions.arena, "io": regions.io}.get(operand.range.region)
+                    buffer = {"arena": regions.arena, "io": regions.io}.get(operand.range.region.kind)
                     kind = graph.types[operand.value]
                     if buffer is not None and not kind.dtype.is_block:
                         flat = buffer.view(kind.dtype.numpy, (kind.elements,), operand.range.offset)

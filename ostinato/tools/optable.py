@@ -18,7 +18,7 @@ from ostinato.backend_hip.impls import ROWS
 from ostinato.ir.opdef import AttrSpec, OpDef, OperandSpec
 from ostinato.ir.ops import OP, OPS
 from ostinato.ir.ops.rules import BLOCKS, ELEMENTS, FLOATS, WEIGHTS
-from ostinato.ir.target import Impl
+from ostinato.ir.target import NATURAL, Impl
 from ostinato.ir.types import DType
 
 __all__ = ["PAGE", "main", "render"]
@@ -87,8 +87,7 @@ def _section(op: OpDef, rows: Sequence[Impl]) -> Iterable[str]:
 
 
 def _row(row: Impl) -> str:
-    needs = [f"{name} in {layout}" for name, layout in row.weight_layouts]
-    needs += [f"{name} also in {' or '.join(layouts)}" for name, layouts in row.layouts]
+    needs = [_layouts(name, layouts) for name, layouts in row.layouts]
     needs += [f"{name} with any strides" for name in sorted(row.strided)]
     places = ", ".join(f"{result} on {operand}" for result, operand in row.in_place)
     cells = (
@@ -100,6 +99,11 @@ def _row(row: Impl) -> str:
         places,
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _layouts(name: str, layouts: Sequence[str]) -> str:
+    others = " or ".join(layout for layout in layouts if layout != NATURAL)
+    return f"{name} {'also ' if NATURAL in layouts else ''}in {others}"
 
 
 def _operand(spec: OperandSpec) -> str:

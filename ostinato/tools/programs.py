@@ -15,7 +15,16 @@ from ostinato.runtime.program import Program
 from ostinato.tools.console import Steps, count, size, table
 from ostinato.tools.schemas import EntryStats
 
-__all__ = ["LoadProgress", "entry_stats", "plan_buckets", "precision_of", "show_entries", "show_regions", "trace_model"]
+__all__ = [
+    "LoadProgress",
+    "entry_stats",
+    "plan_buckets",
+    "precision_of",
+    "region_sizes",
+    "show_entries",
+    "show_regions",
+    "trace_model",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,11 @@ def entry_stats(plan: ProgramPlan) -> tuple[EntryStats, ...]:
     )
 
 
+def region_sizes(plan: ProgramPlan) -> dict[str, int]:
+    """Bytes of each region under its printed name, such as "host:0/arena"."""
+    return {str(item.region): item.bytes for item in plan.regions}
+
+
 def show_entries(entries: Sequence[EntryStats], console: Console) -> None:
     """Entries side by side, one column each."""
     rows = [
@@ -109,7 +123,7 @@ def show_entries(entries: Sequence[EntryStats], console: Console) -> None:
 
 
 def show_regions(regions: Mapping[str, int], console: Console) -> None:
-    """Bytes of the shared regions."""
+    """Bytes of the regions by printed name."""
     rows = [(name, size(nbytes), count(nbytes)) for name, nbytes in regions.items()]
     console.print(
         table(

@@ -150,7 +150,7 @@ class EntryStats(Report):
 
 
 class PlanReport(Report):
-    """`ostinato plan MODEL`: the entries of the program and its regions."""
+    """`ostinato plan MODEL`: the entries of the program and the bytes of its regions by name, such as "host:0/arena"."""
 
     kind: Literal["plan"] = "plan"
     model: str
@@ -179,7 +179,7 @@ class PlacementReport(Report):
 
 
 class CompileReport(Report):
-    """`ostinato compile`: what the compiled program is and which files `--dump` wrote."""
+    """`ostinato compile`: what the compiled program is (`regions` as in `plan`) and which files `--dump` wrote."""
 
     kind: Literal["compile"] = "compile"
     model: str

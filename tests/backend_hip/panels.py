@@ -37,7 +37,9 @@ def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) 
     halves, quants = _HALVES[format], _QUANTS[format]
     head = (rng.standard_normal((rows, blocks, halves)) * 0.1).astype(np.float16).view(np.uint8)
     body = rng.integers(0, 256, (rows, blocks, quants), np.uint8)
-    stored = np.concatenate([head.reshape(rows, blocks, 2 * halves), body], axis=2).reshape(rows, blocks * (2 * halves + quants))
+    stored = np.concatenate([head.reshape(rows, blocks, 2 * halves), body], axis=2).reshape(
+        rows, blocks * (2 * halves + quants)
+    )
     values = dequantize(stored, DType(format)).astype(np.float64).reshape(rows, columns)
     return Rows(format, stored, values)
 
@@ -66,5 +68,11 @@ def to_panels(rows: Rows, *, pair: bool = False) -> Array:
         parts = lanes_first.reshape(panels, LANES, blocks, split + _QUANTS[rows.format])
         head = parts[..., :split].reshape(panels, LANES, blocks, split // 2, 2).transpose(0, 2, 3, 1, 4)
         body = parts[..., split:].transpose(0, 2, 3, 1)
-        packed = np.concatenate([part.reshape(panels, blocks, LANES * (part.size // max(1, panels * blocks * LANES))) for part in (head, body)], axis=2)
+        packed = np.concatenate(
+            [
+                part.reshape(panels, blocks, LANES * (part.size // max(1, panels * blocks * LANES)))
+                for part in (head, body)
+            ],
+            axis=2,
+        )
     return np.ascontiguousarray(packed).reshape(-1).view(np.uint8)

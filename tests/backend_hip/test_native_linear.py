@@ -81,7 +81,9 @@ def check(case: Case, result: Array) -> None:
     slack = {F32: 2.0**-24, F16: 2.0**-11, BF16: 2.0**-8}[case.dtype]
     error = np.abs(wide(result[:valid]) - expected)
     worst = bound + slack * (np.abs(expected) + bound) + 2.0**-24
-    assert (error <= worst).all(), f"{case.weight.format}: error {error.max():.3g}, {(error / worst).max():.2f} times the bound"
+    assert (error <= worst).all(), (
+        f"{case.weight.format}: error {error.max():.3g}, {(error / worst).max():.2f} times the bound"
+    )
     assert is_poison(result[valid:])
 
 
@@ -96,7 +98,9 @@ def test_linear(unit: str, format: str, dtype: np.dtype[np.generic], rng: np.ran
     for m in ROWS:
         n, k = int(rng.integers(1, 150)), columns_for(format, int(rng.integers(1, 90)))
         bias = rng.standard_normal(n, np.float32) if rng.integers(2) else None
-        case = Case(activations(rng, m, k, dtype), random_rows(rng, format, n, k), bias, dtype=FLOATS[int(rng.integers(3))])
+        case = Case(
+            activations(rng, m, k, dtype), random_rows(rng, format, n, k), bias, dtype=FLOATS[int(rng.integers(3))]
+        )
         check(case, run_linear(unit, case))
 
 
@@ -122,7 +126,9 @@ def test_linear_of_many_rows(unit: str, format: str, rng: np.random.Generator) -
 @each_unit
 @each_format
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-def test_a_row_has_the_same_bits_in_any_batch(unit: str, format: str, dtype: np.dtype[np.generic], rng: np.random.Generator) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(
+    unit: str, format: str, dtype: np.dtype[np.generic], rng: np.random.Generator
+) -> None:
     k = columns_for(format, 1070)
     weight = random_rows(rng, format, 170, k)
     x = activations(rng, 30, k, dtype)
@@ -135,8 +141,12 @@ def test_a_row_has_the_same_bits_in_any_batch(unit: str, format: str, dtype: np.
 
 @each_unit
 @each_format
-@pytest.mark.parametrize("columns", [(1, 2, 3), (40, 8, 8), (31, 33, 1), (64, 32, 32), (5, 0, 90), (33, 70, 0), (0, 20, 20)])
-def test_outputs_split_anywhere(unit: str, format: str, columns: tuple[int, int, int], rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    "columns", [(1, 2, 3), (40, 8, 8), (31, 33, 1), (64, 32, 32), (5, 0, 90), (33, 70, 0), (0, 20, 20)]
+)
+def test_outputs_split_anywhere(
+    unit: str, format: str, columns: tuple[int, int, int], rng: np.random.Generator
+) -> None:
     n, k = sum(columns), columns_for(format, 40)
     weight, bias = random_rows(rng, format, n, k), rng.standard_normal(n, np.float32)
     for m in (1, 7, 20):
@@ -200,9 +210,13 @@ def test_refuses_what_does_not_fit(unit: str, rng: np.random.Generator) -> None:
         result = launch(unit, "linear_f32", [x, w, None, None, y, None, None], params, writes=[4], status=INVALID)
         assert is_poison(result[0])
     short = np.zeros(7, np.float32)
-    assert is_poison(launch(unit, "linear_f32", [x, w, short, None, y, None, None], good, writes=[4], status=INVALID)[0])
+    assert is_poison(
+        launch(unit, "linear_f32", [x, w, short, None, y, None, None], good, writes=[4], status=INVALID)[0]
+    )
     blocks = to_panels(random_rows(rng, "q8_0", 8, 32))
-    launch(unit, "linear_q8_0", [x, blocks, None, None, y, None, None], [2, 31, 0, 0, 8, 0, 0], writes=[4], status=INVALID)
+    launch(
+        unit, "linear_q8_0", [x, blocks, None, None, y, None, None], [2, 31, 0, 0, 8, 0, 0], writes=[4], status=INVALID
+    )
 
 
 def run_swiglu(unit: str, x: Array, weight: Rows, dtype: np.dtype[np.generic], count: int | None = None) -> Array:
@@ -224,7 +238,9 @@ def test_linear_swiglu(unit: str, format: str, dtype: np.dtype[np.generic], rng:
         gate, up = (wide(x[:valid]) @ half.T for half in np.split(weight.values, 2))
         gate_error, up_error = (sum_error(wide(x[:valid]), half) for half in np.split(weight.values, 2))
         silu = gate / (1 + np.exp(-gate))
-        bound = 1.1 * gate_error * (np.abs(up) + up_error) + np.abs(silu) * up_error + 1e-6 * np.abs(silu * up) + 2.0**-24
+        bound = (
+            1.1 * gate_error * (np.abs(up) + up_error) + np.abs(silu) * up_error + 1e-6 * np.abs(silu * up) + 2.0**-24
+        )
         for y_dtype in (F32, dtype):
             result = run_swiglu(unit, x, weight, y_dtype, count)
             assert_near(result[:valid], silu * up, bound, 1e-6)

@@ -41,11 +41,21 @@ def packed_size(format: str, rows: int, columns: int, pair: bool) -> int:
 
 
 def pack(
-    unit: str, rows: Rows, format: str, index: Array, destination: Array, first: int, total: int, layout: int, status: int = 0
+    unit: str,
+    rows: Rows,
+    format: str,
+    index: Array,
+    destination: Array,
+    first: int,
+    total: int,
+    layout: int,
+    status: int = 0,
 ) -> Array:
     columns = rows.values.shape[1]
     params = [DTYPES[rows.format], columns, len(index), first, total, layout]
-    return launch(unit, f"pack_{format}", [rows.stored, index, destination], params, writes=[2], status=status, threads=(1, 3))[0]
+    return launch(
+        unit, f"pack_{format}", [rows.stored, index, destination], params, writes=[2], status=status, threads=(1, 3)
+    )[0]
 
 
 @each_unit
@@ -103,18 +113,64 @@ def test_converts_while_packing(unit: str, format: str, source: str, rng: np.ran
 @each_unit
 @pytest.mark.parametrize("format", FLOAT_FORMATS)
 def test_converts_special_values(unit: str, format: str) -> None:
-    values = np.array([[0.0, -0.0, np.inf, -np.inf, 65504, 65519.99, 65520, 3e38, 6e-8, 2.98e-8, 2.9e-8, 1e-40, -6.1e-5, 1 + 2**-8, 1 + 3 * 2**-8]], np.float32)
+    values = np.array(
+        [
+            [
+                0.0,
+                -0.0,
+                np.inf,
+                -np.inf,
+                65504,
+                65519.99,
+                65520,
+                3e38,
+                6e-8,
+                2.98e-8,
+                2.9e-8,
+                1e-40,
+                -6.1e-5,
+                1 + 2**-8,
+                1 + 3 * 2**-8,
+            ]
+        ],
+        np.float32,
+    )
     halfway = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 2**-14 - 2**-26, 2**-24 * 1.5, 2**-24 * 2.5]], np.float32)
     values = np.concatenate([values, halfway], axis=1)
     dtype = FLOAT_FORMATS[format]
     rows = Rows("f32", values, values.astype(np.float64))
     with np.errstate(over="ignore"):
         expected = values.astype(dtype)
-    result = launch(unit, f"pack_{format}", [rows.stored, np.zeros(1, np.int64), np.zeros((1, values.size), dtype)], [0, values.size, 1, 0, 1, 0], writes=[2])
+    result = launch(
+        unit,
+        f"pack_{format}",
+        [rows.stored, np.zeros(1, np.int64), np.zeros((1, values.size), dtype)],
+        [0, values.size, 1, 0, 1, 0],
+        writes=[2],
+    )
     assert np.array_equal(bits(result[0]), bits(expected))
     nan = np.full((1, 5), np.nan, np.float32)
-    result = launch(unit, f"pack_{format}", [nan, np.zeros(1, np.int64), np.zeros((1, 5), dtype)], [0, 5, 1, 0, 1, 0], writes=[2])
+    result = launch(
+        unit, f"pack_{format}", [nan, np.zeros(1, np.int64), np.zeros((1, 5), dtype)], [0, 5, 1, 0, 1, 0], writes=[2]
+    )
     assert np.isnan(result[0].astype(np.float32)).all()
+
+
+@each_unit
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_every_half_widens_exactly(unit: str, dtype: np.dtype[np.generic]) -> None:
+    every = np.arange(65536, dtype=np.uint16).view(dtype).reshape(1, -1)
+    result = launch(
+        unit,
+        "copy_rows",
+        [every, np.zeros(1, np.int64), np.zeros((1, 65536), F32)],
+        [NUMBER[dtype], NUMBER[F32], 65536, 1, 0],
+        writes=[2],
+    )[0]
+    expected = every.astype(np.float32)
+    numbers = ~np.isnan(expected)
+    assert np.array_equal(bits(result[numbers]), bits(expected[numbers]))
+    assert np.isnan(result[~numbers]).all()
 
 
 @each_unit
@@ -150,7 +206,9 @@ def test_refuses_what_does_not_fit(unit: str, rng: np.random.Generator) -> None:
     pack(unit, weight, "f32", index, enough[:-1], 0, 4, 1, status=INVALID)
     pack(unit, weight, "f32", index, enough, 1, 4, 1, status=INVALID)  # one row too many
     pack(unit, weight, "f32", index, enough, 0, 4, 3, status=INVALID)
-    pack(unit, random_rows(rng, "f32", 3, 32), "f32", np.arange(3), enough, 0, 3, 2, status=INVALID)  # pairs need an even number
+    pack(
+        unit, random_rows(rng, "f32", 3, 32), "f32", np.arange(3), enough, 0, 3, 2, status=INVALID
+    )  # pairs need an even number
 
 
 @each_unit
@@ -175,7 +233,9 @@ def test_copy_rows(unit: str, source: str, dtype: np.dtype[np.generic], rng: np.
     assert np.array_equal(bits(result), bits(expected))
 
 
-def embed(unit: str, ids: Array, weight: Rows, layout: int, dtype: np.dtype[np.generic], count: int | None, status: int) -> Array:
+def embed(
+    unit: str, ids: Array, weight: Rows, layout: int, dtype: np.dtype[np.generic], count: int | None, status: int
+) -> Array:
     vocabulary, width = weight.values.shape
     table = weight.stored if layout == 0 else to_panels(weight)
     params = [len(ids), vocabulary, width, NUMBER[dtype], layout]

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, gguf_cache
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import WeightsError
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf
 from tests.frontend.make_tokenizers import gguf_metadata, train
@@ -23,7 +24,7 @@ def make(path: Path, seed: int, metadata: dict[str, Any] | None = None, **change
 
 def opened(path: Path) -> GgufCheckpoint:
     """Opens with a cache of its own beside the file."""
-    return GgufCheckpoint(path, path.parent / "cache")
+    return GgufCheckpoint(path, FAMILIES, path.parent / "cache")
 
 
 def test_second_open_is_served_from_the_cache(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def test_damaged_cache_entries_are_rebuilt(tmp_path: Path, position: float, valu
 def test_a_cache_that_cannot_be_written_is_reported_and_not_an_error(tmp_path: Path, seed: int) -> None:
     make(tmp_path / "m.gguf", seed, metadata=gguf_metadata(train(), "smollm"))
     (tmp_path / "blocked").write_text("a file where the directory should be")
-    checkpoint = GgufCheckpoint(tmp_path / "m.gguf", tmp_path / "blocked")
+    checkpoint = GgufCheckpoint(tmp_path / "m.gguf", FAMILIES, tmp_path / "blocked")
     assert checkpoint.header_state.startswith("parsed, not cached: ")
     assert checkpoint.tokenizer().vocab_size == 420
 

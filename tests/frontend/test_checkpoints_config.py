@@ -10,6 +10,7 @@ import pytest
 
 from ostinato.frontend.checkpoints.config import ModelConfig
 from ostinato.frontend.checkpoints.huggingface_config import config_from_huggingface
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import ConfigError, DTypeError, NotYetAvailable
 from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import random_model, small_config
@@ -18,7 +19,7 @@ _PATH = Path("model/config.json")
 
 
 def read(architecture: str = "llama", **changes: Any) -> ModelConfig:
-    return config_from_huggingface(small_config(architecture, **changes), _PATH)
+    return config_from_huggingface(small_config(architecture, **changes), _PATH, FAMILIES)
 
 
 def test_both_spellings_of_rope_and_dtype_give_the_same_configuration() -> None:
@@ -74,14 +75,16 @@ def test_published_parameter_counts() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_parameter_count_equals_the_tensors(architecture: str, changes: dict[str, Any]) -> None:
     raw = small_config(architecture, **changes)
-    assert config_from_huggingface(raw, _PATH).parameters == sum(array.size for array in random_model(raw, 0).values())
+    assert config_from_huggingface(raw, _PATH, FAMILIES).parameters == sum(
+        array.size for array in random_model(raw, 0).values()
+    )
 
 
 def test_end_tokens_of_the_generation_configuration_win() -> None:
     assert read(eos_token_id=[2, 3, 2]).eos_token_ids == (2, 3)
     assert read(eos_token_id=None).eos_token_ids == ()
-    assert config_from_huggingface(small_config(), _PATH, {"eos_token_id": [5, 6]}).eos_token_ids == (5, 6)
-    assert config_from_huggingface(small_config(), _PATH, {"do_sample": True}).eos_token_ids == (2,)
+    assert config_from_huggingface(small_config(), _PATH, FAMILIES, {"eos_token_id": [5, 6]}).eos_token_ids == (5, 6)
+    assert config_from_huggingface(small_config(), _PATH, FAMILIES, {"do_sample": True}).eos_token_ids == (2,)
 
 
 def test_negative_padding_means_none() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, gguf_checkpoint
 from ostinato.frontend.checkpoints.gguf_checkpoint import huggingface_name, interleaved_rows
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import ConfigError, DTypeError, NotYetAvailable, OstinatoError, WeightsError
 from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import Tensors, gguf_name, interleave, random_model, small_config, write_gguf
@@ -33,7 +34,7 @@ def make(
 
 def opened(path: Path) -> GgufCheckpoint:
     """Opens with a cache of its own beside the file."""
-    return GgufCheckpoint(path, path.parent / "cache")
+    return GgufCheckpoint(path, FAMILIES, path.parent / "cache")
 
 
 def raw_file(
@@ -226,7 +227,7 @@ def test_any_damage_to_the_header_gives_a_typed_error_or_a_checked_table(
     path = tmp_path / "bad.gguf"
     path.write_bytes(bytes(content[: len(content) - cut]))
     try:
-        checkpoint = GgufCheckpoint(path, tmp_path / "cache")
+        checkpoint = GgufCheckpoint(path, FAMILIES, tmp_path / "cache")
     except OstinatoError:
         return
     for name in checkpoint.tensors:
@@ -298,7 +299,7 @@ def test_special_tokens_and_template(tmp_path: Path, seed: int) -> None:
 def test_the_smollm2_package(tmp_path: Path) -> None:
     from ostinato.frontend.checkpoints import open_checkpoint
 
-    with open_checkpoint("smollm2", cache_directory=tmp_path) as checkpoint:
+    with open_checkpoint("smollm2", FAMILIES, cache_directory=tmp_path) as checkpoint:
         assert len(checkpoint.tensors) == 272
         assert checkpoint.config.tie_word_embeddings
         assert checkpoint.config.parameters == 134_515_008
@@ -318,7 +319,7 @@ def test_the_smollm2_package(tmp_path: Path) -> None:
 
 def test_the_name_table_is_the_public_one() -> None:
     for module, name in gguf_checkpoint.GGUF_NAMES.items():
-        top = module in ("token_embd", "output_norm", "output")
-        assert gguf_name(f"{name}.weight" if top else f"model.layers.7.{name}.weight") == (
-            f"{module}.weight" if top else f"blk.7.{module}.weight"
-        )
+        assert gguf_name(f"{name.replace('*', '7')}.weight") == f"{module.replace('*', '7')}.weight"
+        assert huggingface_name(f"{module.replace('*', '7')}.bias") == f"{name.replace('*', '7')}.bias"
+        assert ("*" in name) == ("*" in module)
+        assert huggingface_name(f"{module}.weight") == (None if "*" in module else f"{name}.weight")

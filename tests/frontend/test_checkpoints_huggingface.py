@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ostinato.frontend.checkpoints import HEAD, open_checkpoint
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import ConfigError, LifecycleError, WeightsError
 from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import Tensors, random_model, small_config, write_hf_checkpoint, write_safetensors
@@ -43,7 +44,7 @@ def edit_index(directory: Path, **entries: Any) -> None:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_tensors_are_the_written_ones(tmp_path: Path, seed: int, architecture: str, shards: int) -> None:
     tensors = make(tmp_path, seed, shards, architecture)
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert (checkpoint.format, checkpoint.path) == ("safetensors", tmp_path)
         assert set(checkpoint.tensors) == set(tensors)
         assert checkpoint.nbytes == sum(array.nbytes for array in tensors.values())
@@ -61,7 +62,7 @@ def test_half_precision_is_bit_exact(tmp_path: Path, seed: int, dtype: Any) -> N
     config = small_config()
     tensors = {name: array.astype(dtype) for name, array in random_model(config, seed).items()}
     write_hf_checkpoint(tmp_path, config, tensors)
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         for name, expected in tensors.items():
             assert checkpoint.tensors[name].dtype is DType.of(dtype)
             assert checkpoint.map(name).tobytes() == expected.tobytes()
@@ -74,13 +75,13 @@ def test_an_absent_shard_is_refused_by_name(tmp_path: Path, seed: int) -> None:
     with pytest.raises(
         WeightsError, match=r"2 of 3 weight files.*model-00002-of-00003\.safetensors, model-00003-of-00003"
     ):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 def test_a_stray_file_beside_the_index_is_ignored_and_reported(tmp_path: Path, seed: int) -> None:
     tensors = make(tmp_path, seed, shards=2)
     write_safetensors(tmp_path / "stray.safetensors", {name: array + 1 for name, array in tensors.items()})
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert [path.name for path in checkpoint.ignored_files] == ["stray.safetensors"]
         assert checkpoint.map("model.norm.weight").tobytes() == tensors["model.norm.weight"].tobytes()
 
@@ -88,14 +89,14 @@ def test_a_stray_file_beside_the_index_is_ignored_and_reported(tmp_path: Path, s
 def test_a_stray_file_beside_the_single_file_is_ignored_and_reported(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed)
     write_safetensors(tmp_path / "consolidated.safetensors", {"x": np.zeros(1, dtype=np.float32)})
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert [path.name for path in checkpoint.ignored_files] == ["consolidated.safetensors"]
 
 
 def test_shards_without_an_index_are_refused(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed, shards=2, index=False)
     with pytest.raises(WeightsError, match="several weight files"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +107,18 @@ def test_shard_paths_that_leave_the_directory_are_refused(tmp_path: Path, seed: 
     make(tmp_path, seed, shards=2)
     edit_index(tmp_path, **{"model.norm.weight": shard})
     with pytest.raises(WeightsError, match="leaves the directory"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 def test_index_and_shards_must_agree(tmp_path: Path, seed: int) -> None:
     make(tmp_path / "absent", seed, shards=2)
     edit_index(tmp_path / "absent", extra="model-00001-of-00002.safetensors")
     with pytest.raises(WeightsError, match="absent: extra"):
-        open_checkpoint(tmp_path / "absent")
+        open_checkpoint(tmp_path / "absent", FAMILIES)
     make(tmp_path / "unlisted", seed, shards=2)
     edit_index(tmp_path / "unlisted", **{"model.norm.weight": ...})
     with pytest.raises(WeightsError, match=r"does not place there: model\.norm\.weight"):
-        open_checkpoint(tmp_path / "unlisted")
+        open_checkpoint(tmp_path / "unlisted", FAMILIES)
 
 
 def test_duplicates_across_shards_are_refused(tmp_path: Path, seed: int) -> None:
@@ -128,7 +129,7 @@ def test_duplicates_across_shards_are_refused(tmp_path: Path, seed: int) -> None
         {**second, "model.embed_tokens.weight": tensors["model.embed_tokens.weight"]},
     )
     with pytest.raises(WeightsError, match=r"model\.embed_tokens\.weight is stored twice"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 @pytest.mark.parametrize("weight_map", [{}, None, [], "x"])
@@ -136,7 +137,7 @@ def test_an_index_without_a_weight_map_is_refused(tmp_path: Path, seed: int, wei
     make(tmp_path, seed)
     (tmp_path / _INDEX).write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(WeightsError, match="weight_map"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 @pytest.mark.parametrize("entry", [{"a": 1}, {"a": ""}, {"": "model.safetensors"}, {"a": None}])
@@ -144,21 +145,21 @@ def test_malformed_index_entries_are_refused(tmp_path: Path, seed: int, entry: d
     make(tmp_path, seed)
     (tmp_path / _INDEX).write_text(json.dumps({"weight_map": entry}))
     with pytest.raises(WeightsError, match="does not name"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 def test_pickles_are_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(small_config()))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(WeightsError, match="save_pretrained"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
     with pytest.raises(WeightsError, match="pickle"):
-        open_checkpoint(tmp_path / "pytorch_model.bin")
+        open_checkpoint(tmp_path / "pytorch_model.bin", FAMILIES)
 
 
 def test_a_tied_head_may_be_absent(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed, tie_word_embeddings=True)
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert checkpoint.config.tie_word_embeddings
         assert HEAD not in checkpoint.tensors
 
@@ -168,7 +169,7 @@ def test_a_tied_head_that_is_stored_must_equal_the_embedding(tmp_path: Path, see
     tensors = random_model(config, seed)
     embedding = tensors["model.embed_tokens.weight"]
     write_hf_checkpoint(tmp_path / "equal", config, {**tensors, HEAD: embedding.copy()}, shards=2)
-    with open_checkpoint(tmp_path / "equal") as checkpoint:
+    with open_checkpoint(tmp_path / "equal", FAMILIES) as checkpoint:
         assert HEAD not in checkpoint.tensors
         assert checkpoint.ignored_tensors == (HEAD,)
     other = embedding.copy()
@@ -176,7 +177,7 @@ def test_a_tied_head_that_is_stored_must_equal_the_embedding(tmp_path: Path, see
     for head in (other, embedding[:-1], embedding.astype(np.float16)):
         write_hf_checkpoint(tmp_path / "conflict", config, {**tensors, HEAD: head})
         with pytest.raises(WeightsError, match="differs from"):
-            open_checkpoint(tmp_path / "conflict")
+            open_checkpoint(tmp_path / "conflict", FAMILIES)
 
 
 def test_an_untied_head_must_exist(tmp_path: Path, seed: int) -> None:
@@ -185,7 +186,7 @@ def test_an_untied_head_must_exist(tmp_path: Path, seed: int) -> None:
     del tensors[HEAD]
     write_hf_checkpoint(tmp_path, config, tensors)
     with pytest.raises(WeightsError, match="does not tie the head"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 def test_stored_rotary_frequencies_are_ignored_and_unknown_tensors_are_kept(tmp_path: Path, seed: int) -> None:
@@ -197,7 +198,7 @@ def test_stored_rotary_frequencies_are_ignored_and_unknown_tensors_are_kept(tmp_
         "extra.weight": np.ones(2, dtype=np.float32),
     }
     write_hf_checkpoint(tmp_path, config, tensors)
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert checkpoint.ignored_tensors == (buffer,)
         assert "extra.weight" in checkpoint.tensors
 
@@ -216,12 +217,12 @@ def test_damaged_configurations_are_refused(tmp_path: Path, seed: int, content: 
     make(tmp_path, seed)
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises((ConfigError, WeightsError), match=message):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, FAMILIES)
 
 
 def test_unknown_names_and_closed_checkpoints_are_typed_errors(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed)
-    checkpoint = open_checkpoint(tmp_path)
+    checkpoint = open_checkpoint(tmp_path, FAMILIES)
     with pytest.raises(WeightsError, match="no tensor 'nope'"):
         checkpoint.map("nope")
     view = checkpoint.map("model.norm.weight")
@@ -236,7 +237,7 @@ def test_unknown_names_and_closed_checkpoints_are_typed_errors(tmp_path: Path, s
 
 def test_tokenizer_and_templates_of_the_directory(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed)
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert checkpoint.chat_template is None
         assert not checkpoint.has_tokenizer
         with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
@@ -249,7 +250,7 @@ def test_tokenizer_and_templates_of_the_directory(tmp_path: Path, seed: int) -> 
         "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}],
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert checkpoint.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
         assert checkpoint.chat_template == "D"
         assert checkpoint.has_tokenizer
@@ -259,7 +260,7 @@ def test_tokenizer_and_templates_of_the_directory(tmp_path: Path, seed: int) -> 
         assert tokenizer.encode("Paris", add_special_tokens=False)[0] != 1
         assert checkpoint.tokenizer() is tokenizer
     (tmp_path / "chat_template.jinja").write_text("{{ own }}")
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         assert checkpoint.chat_template == "{{ own }}"
 
 
@@ -267,7 +268,7 @@ def test_a_begin_token_outside_the_vocabulary_is_refused(tmp_path: Path, seed: i
     make(tmp_path, seed)
     train().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
-    with open_checkpoint(tmp_path) as checkpoint, pytest.raises(ConfigError, match="<s>"):
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint, pytest.raises(ConfigError, match="<s>"):
         checkpoint.tokenizer()
 
 
@@ -284,7 +285,7 @@ def test_released_pages_leave_the_resident_set(tmp_path: Path) -> None:
     write_hf_checkpoint(
         tmp_path, config, {"model.embed_tokens.weight": np.ones((rows, config["hidden_size"]), dtype=np.float32)}
     )
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         view = checkpoint.map("model.embed_tokens.weight")
         before = _mapped_file_bytes()
         assert int(view[:: resource.getpagesize()].sum()) >= 0  # touches every page

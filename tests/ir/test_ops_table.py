@@ -9,7 +9,7 @@ import pytest
 from ostinato.backend_hip.impls import ROWS
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP, OPS
-from ostinato.ir.target import Impl
+from ostinato.ir.target import NATURAL, Impl
 from ostinato.tools.optable import PAGE, render
 
 by_row = pytest.mark.parametrize("row", ROWS, ids=[row.identity for row in ROWS])
@@ -36,9 +36,14 @@ def test_rows_fit_their_operator(row: Impl) -> None:
         results = [f"{results[-1][:-1]}{i}" for i in range(len(row.operands))]
     for name in row.operands:
         assert name in {*operands, *results, "count", "workspace", "-"}, f"{row.identity} names operand {name}"
-    assert all(name in operands for name, _ in row.weight_layouts)
     assert all(name in operands for name in row.strided)
     assert all(name in {*operands, *results} for name, _ in row.layouts)
+    names = [name for name, _ in row.layouts]
+    assert len(set(names)) == len(names)
+    for _, layouts in row.layouts:
+        assert len(set(layouts)) == len(layouts)
+        assert layouts != (NATURAL,), "a name that has its natural layout only is not listed"
+        assert layouts
     assert all(result in results and operand in operands for result, operand in row.in_place)
     assert not op.is_view
 

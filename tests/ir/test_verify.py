@@ -10,7 +10,7 @@ import pytest
 import ostinato.ir.verify
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError, VerificationError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value
-from ostinato.ir.target import CallSite, Impl, Level, Target
+from ostinato.ir.target import NATURAL, CallSite, Impl, Level, Target
 from ostinato.ir.text import parse_graph
 from ostinato.ir.types import Dim, DType, TensorType
 from ostinato.ir.verify import PHASES, find_violations, verify
@@ -154,7 +154,7 @@ def row(op: str, name: str, **facts: object) -> Impl:
         "operands": ("x", "y"),
         "accepts": takes_even_rows,
     }
-    return Impl(op=op, name=name, level=Level.READABLE, **{**no_params, **facts})  # type: ignore[arg-type]
+    return Impl(op=op, name=name, level=Level.READABLE, architectures=("none",), **{**no_params, **facts})  # type: ignore[arg-type]
 
 
 TARGET = Target(
@@ -162,10 +162,11 @@ TARGET = Target(
     (
         row("silu", "even"),
         row("silu", "any_strides", strided=frozenset({"x"})),
-        row("silu", "transposed", layouts=(("x", ("CN",)), ("y", ("CN",)))),
-        row("linear", "packed", weight_layouts=(("weight", "panel32"),)),
+        row("silu", "transposed", layouts=(("x", (NATURAL, "CN")), ("y", (NATURAL, "CN")))),
+        row("linear", "packed", layouts=(("weight", ("panel32",)),)),
         row("linear", "plain"),
     ),
+    device="test:0",
 )
 
 

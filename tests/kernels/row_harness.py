@@ -20,7 +20,7 @@ from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops import OP
 from ostinato.ir.rounding import widen
 from ostinato.ir.step import WORKSPACE, StepKind
-from ostinato.ir.target import CallSite, Impl
+from ostinato.ir.target import NATURAL, CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.views import is_contiguous, row_refusal
 from ostinato.runtime.device import PackSource, ResolvedStep
@@ -83,15 +83,14 @@ def _sites(row: Impl, sample: Sample) -> Iterator[CallSite]:
     absent = [None] * (len(op.operands) - len(sample.operands))
     types = [*(None if operand is None else operand.type for operand in sample.operands), *absent]
     results = op.infer(types, sample.attrs)
-    weights = dict(row.weight_layouts)
     for index, spec in enumerate(op.operands):
-        if (found := types[index]) is not None and spec.name in weights:
-            types[index] = found.with_layout(weights[spec.name])
+        if (found := types[index]) is not None and NATURAL not in row.layouts_of(spec.name):
+            types[index] = found.with_layout(row.layouts_of(spec.name)[0])
     node = _node(op, types, results, sample)
     plain = CallSite(node, tuple(types), results, tuple(_own_strides(tensor) for tensor in types))
     yield plain
     for name, layouts in row.layouts:
-        for layout in layouts:
+        for layout in layouts if NATURAL in layouts else layouts[1:]:
             yield from _relaid(op, plain, name, layout)
     for spec, tensor, index in zip(op.operands, plain.operands, range(len(types)), strict=True):
         if spec.name in row.strided and tensor is not None and tensor.rank > 1 and tensor.elements:

@@ -16,7 +16,7 @@ from ostinato.backend_hip.impls import ROWS
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import materialise
-from ostinato.ir.target import Impl
+from ostinato.ir.target import NATURAL, Impl
 from tests.kernels.row_harness import Call, calls, check, is_strided, references
 
 HOST_ROWS = [row for row in ROWS if "host" in row.architectures]
@@ -57,16 +57,19 @@ def test_what_a_row_declares_is_exercised(row: Impl, rng: np.random.Generator) -
     if "count" in row.operands:
         assert any(call.count for call in found)
     assert not row.strided or any(is_strided(call) for call in found)
-    reached = {
-        (name, tensor.layout)
+    seen = [
+        (name, tensor)
         for call in found
         for name, tensor in [
             *((spec.name, t) for spec, t in zip(OP[row.op].operands, call.site.operands, strict=True) if t is not None),
             *((value.name, value.type) for value in call.site.node.results),
         ]
-    }
-    for name, layouts in (*row.layouts, *((name, (layout,)) for name, layout in row.weight_layouts)):
-        assert {(name, layout) for layout in layouts} <= reached
+    ]
+    reached = {(name, tensor.layout) for name, tensor in seen}
+    for name, layouts in row.layouts:
+        assert {(name, layout) for layout in layouts if layout != NATURAL} <= reached
+        natural = any(key == name and tensor.is_natural for key, tensor in seen)
+        assert natural or NATURAL not in layouts
 
 
 def outcome(row: Impl, tampered: Impl, wanted: Callable[[Call], bool], rng: np.random.Generator) -> str:

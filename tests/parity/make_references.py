@@ -17,6 +17,7 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from ostinato.frontend.checkpoints import open_checkpoint
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.types import Array
 from tests.frontend.make_checkpoints import random_model
 from tests.parity.cases import CASES, SMOLLM2_PROMPTS, SMOLLM2_TOKENS, Case
@@ -38,7 +39,7 @@ def family_logits(case: Case) -> Array:
 def smollm2_reference() -> dict[str, Array]:
     """For each prompt: ids, logits of the last prompt position, and greedy tokens that ignore the end token, on dequantised weights."""
     model = smollm2_model()
-    tokenizer = open_checkpoint("smollm2").tokenizer()
+    tokenizer = open_checkpoint("smollm2", FAMILIES).tokenizer()
     found: dict[str, Array] = {}
     for index, prompt in enumerate(SMOLLM2_PROMPTS):
         ids = torch.tensor([tokenizer.encode(prompt)])
@@ -57,7 +58,7 @@ def smollm2_reference() -> dict[str, Array]:
 
 def smollm2_model() -> Any:
     """transformers' LlamaForCausalLM with the package's weights, dequantised to fp32; Q and K rows put back in split-half order."""
-    checkpoint = open_checkpoint("smollm2")
+    checkpoint = open_checkpoint("smollm2", FAMILIES)
     c = checkpoint.config
     names = {source.source_name: source for source in checkpoint.tensors.values()}
     state = {}

@@ -30,7 +30,7 @@ from ostinato.passes.select_impl import SelectImpl
 from tests.passes.graphs import Builder, Config, decoder
 
 HOST = host_target()
-BARE = Target("bare", ())
+BARE = Target("bare", (), "none:0")
 
 
 def lowered(graph: Graph, choice: RowChoice | None = None) -> Graph:
@@ -275,7 +275,7 @@ def test_nodes_without_a_row_are_reported_together_with_all_reasons() -> None:
     graph = builder.graph(("i", "f", "s"))
     rows = tuple(row for row in HOST.rows if row.op not in ("softmax", "cast"))
     refusing = tuple(replace(row, accepts=lambda site: "needs a Tuesday") for row in HOST.rows_for("cast"))
-    target = Target("host", (*rows, *refusing))
+    target = Target("host", (*rows, *refusing), HOST.device)
     with pytest.raises(BackendError) as caught:
         run_pipeline(graph, target, PipelineOptions(disable=frozenset({"fold_constants"})))
     text = str(caught.value)
@@ -299,7 +299,10 @@ def test_rows_are_forced_by_operator_or_node() -> None:
     assert (
         report.options["select_impl"] == "select_impl{choice=[rope_split_half@host, layers.0.attn_norm@host_all_rows]}"
     )
-    with pytest.raises(ConfigError, match=r"forced row linear@fast .*\n.*rows of linear: host, host_all_rows"):
+    with pytest.raises(
+        ConfigError,
+        match=r"host has no row 'fast' of linear.*\n.*rows of linear: host \(tuned\), host_all_rows \(tuned\)",
+    ):
         lowered(graph, RowChoice(forced=(("linear", "fast"),)))
     with pytest.raises(BackendError, match="host_head_major: head-major results need four named axes"):
         lowered(decoder(Config(layers=1, packed=True)), RowChoice(forced=(("rope_split_half", "host_head_major"),)))
@@ -312,12 +315,12 @@ def test_higher_levels_come_first_until_a_limit_is_set() -> None:
     tuned = HOST.rows_for("silu")[0]
     readable = replace(tuned, name="simple", level=Level.READABLE, priority=9)
     oracle = replace(tuned, name="oracle", level=Level.REFERENCE, priority=99)
-    target = Target("host", (readable, oracle, tuned))
+    target = Target("host", (readable, oracle, tuned), HOST.device)
     graph = builder.graph(("y",))
     report = run_pipeline(graph, target)
     assert report.graph.nodes[0].impl == "host"
     assert report.decisions["y"].rejected == (("simple", "host comes first"),)
-    limited = run_pipeline(graph, target, PipelineOptions(choice=RowChoice(levels=(("*", Level.READABLE),))))
+    limited = run_pipeline(graph, target, PipelineOptions(choice=RowChoice(limits=(("*", Level.READABLE),))))
     assert limited.graph.nodes[0].impl == "simple"
     assert limited.decisions["y"].rejected == (("host", "level tuned is above the level allowed"),)
 
@@ -332,7 +335,7 @@ def test_the_gate_reports_everything_at_once() -> None:
         "layers.0.q_rotated": replace(nodes["layers.0.q_rotated"], impl="host"),
     }
     broken = replace(graph, nodes=tuple(changed.get(node.name, node) for node in graph.nodes))
-    doubled = Target("host", (*HOST.rows, *HOST.rows_for("attention_causal")))
+    doubled = Target("host", (*HOST.rows, *HOST.rows_for("attention_causal")), HOST.device)
     with pytest.raises(BackendError) as caught:
         Gate().apply(broken, doubled)
     text = str(caught.value)

@@ -61,6 +61,14 @@ class Bench:
     def with_program(self, **changes: Any) -> Bench:
         return replace(self, program=self.program.model_copy(update=changes))
 
+    def with_region(self, kind: str, size: int) -> Bench:
+        """Another size for a region of the fake device."""
+        regions = (
+            item.model_copy(update={"bytes": size}) if item.region.kind == kind else item
+            for item in self.program.regions
+        )
+        return self.with_program(regions=tuple(regions))
+
     def with_entry(self, **changes: Any) -> Bench:
         entries = {**self.program.entries, self.entry_name: self.entry.model_copy(update=changes)}
         return self.with_program(entries=entries)

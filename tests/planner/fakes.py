@@ -13,14 +13,21 @@ import numpy as np
 
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.opdef import Attr, AttrSpec, Effect, OpDef, OperandSpec, OperandTypes, Sample, Tolerance, View
+from ostinato.ir.step import ByteRange, Region
 from ostinato.ir.target import CallSite, Impl, Level, Target
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.weights import WeightPart
 
-__all__ = ["ALIGNMENT", "FAKE_OPS", "FAKE_TARGET", "WORKSPACE_BYTES", "GraphMaker", "vector"]
+__all__ = ["ALIGNMENT", "DEVICE", "FAKE_OPS", "FAKE_TARGET", "WORKSPACE_BYTES", "GraphMaker", "fake_range", "vector"]
 
 ALIGNMENT = 8
+DEVICE = "fake:0"
 WORKSPACE_BYTES = 24
+
+
+def fake_range(kind: str, offset: int, size: int) -> ByteRange:
+    """Bytes of a region of the fake device."""
+    return ByteRange(Region(DEVICE, kind), offset, size)
 
 
 def vector(size: int, axis: str = "") -> TensorType:
@@ -143,7 +150,7 @@ def _work(site: CallSite) -> int:
 
 def _row(op: str, name: str, operands: str, in_place: tuple[tuple[str, str], ...] = (), strided: str = "") -> Impl:
     names = tuple(operands.split())
-    found = Impl(op, name, Level.READABLE, names, _kernel, _params, _accepts, in_place=in_place)
+    found = Impl(op, name, Level.READABLE, ("fake",), names, _kernel, _params, _accepts, in_place=in_place)
     return replace(
         found,
         workspace=_work if "workspace" in names else found.workspace,
@@ -171,7 +178,7 @@ FAKE_TARGET = Target(
         _row("ordered", "plain", "x y"),
     ),
     alignment=ALIGNMENT,
-    device="fake:0",
+    device=DEVICE,
 )
 
 

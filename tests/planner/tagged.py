@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ostinato.ir.graph import Graph, Node, Role
-from ostinato.ir.step import WORKSPACE, Step, StepOperand
+from ostinato.ir.step import WORKSPACE, Region, Step, StepOperand
 from ostinato.ir.target import Target
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 
 __all__ = ["is_harmful"]
 
 Tag = tuple[str, int]
-Memory = dict[tuple[str, int], Tag]
+Memory = dict[tuple[Region, int], Tag]
 
 
 def is_harmful(graph: Graph, entry: EntryPlan, program: ProgramPlan, target: Target) -> bool:
@@ -96,13 +96,13 @@ class _Execution:
     def _initial(self) -> Memory:
         memory: Memory = {}
         places = [(b.name, b.range.region, b.range.offset) for b in (*self.entry.inputs, *self.program.state)]
-        places += [(slot.name, "weights", slot.offset) for slot in self.program.weights]
+        places += [(slot.name, slot.range.region, slot.range.offset) for slot in self.program.weights]
         for name, region, offset in places:
             if name in self.tags:
                 memory.update({(region, offset + i): tag for i, tag in enumerate(self.tags[name])})
         return memory
 
-    def _bytes(self, operand: StepOperand, *, whole: bool = False) -> list[tuple[str, int]]:
+    def _bytes(self, operand: StepOperand, *, whole: bool = False) -> list[tuple[Region, int]]:
         """Addresses of the operand's elements."""
         place = operand.range
         if whole or operand.value == WORKSPACE:
@@ -176,13 +176,15 @@ class _Execution:
 
     def _wrong_at_end(self, memory: Memory) -> bool:
         for binding in self.entry.outputs:
-            found = [memory.get(("io", binding.range.offset + i)) for i in range(binding.range.size)]
+            found = [memory.get((binding.range.region, binding.range.offset + i)) for i in range(binding.range.size)]
             if found != self.tags[binding.name]:
                 return True
         latest: Mapping[str, str] = self._latest_state()
         for binding in self.program.state:
             if binding.name in latest:
-                found = [memory.get(("state", binding.range.offset + i)) for i in range(binding.range.size)]
+                found = [
+                    memory.get((binding.range.region, binding.range.offset + i)) for i in range(binding.range.size)
+                ]
                 if found != self.tags[latest[binding.name]]:
                     return True
         return False

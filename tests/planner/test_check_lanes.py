@@ -12,11 +12,10 @@ import pytest
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Role
-from ostinato.ir.step import ByteRange
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
 from tests.planner.bench_plans import Bench, one_lane, schedule, two_lanes
-from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker
+from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker, fake_range
 
 GOOD = two_lanes()
 Spoiled = tuple[Bench, str]
@@ -100,7 +99,7 @@ def test_lanes_that_share_nothing_need_no_events() -> None:
 
 
 def drop_a_wait() -> Spoiled:
-    return GOOD.with_step("d", waits=()), "reads %a at arena[0:17] without waiting for step 0"
+    return GOOD.with_step("d", waits=()), "reads %a at fake:0/arena[0:17] without waiting for step 0"
 
 
 def drop_a_signal() -> Spoiled:
@@ -108,7 +107,7 @@ def drop_a_signal() -> Spoiled:
 
 
 def wait_for_another_event() -> Spoiled:
-    return GOOD.with_step("g", waits=(3,)), "reads %f at arena"
+    return GOOD.with_step("g", waits=(3,)), "reads %f at fake:0/arena"
 
 
 def wait_for_an_event_that_never_comes() -> Spoiled:
@@ -146,7 +145,7 @@ def run_on_a_negative_lane() -> Spoiled:
 
 
 def move_a_step_to_the_other_lane() -> Spoiled:
-    return GOOD.with_step("c", lane=1), "reads %a at arena[0:17] without waiting for step 0"
+    return GOOD.with_step("c", lane=1), "reads %a at fake:0/arena[0:17] without waiting for step 0"
 
 
 def race_on_one_byte() -> Spoiled:
@@ -156,12 +155,12 @@ def race_on_one_byte() -> Spoiled:
     low, high = sorted((b.offset, c.offset))
     assert high - low == 24
     name = "c" if c.offset == high else "b"
-    return good.moved(name, ByteRange("arena", low + 16, 17)), "without waiting for step 1, which uses it"
+    return good.moved(name, fake_range("arena", low + 16, 17)), "without waiting for step 1, which uses it"
 
 
 def race_of_two_workspaces() -> Spoiled:
     work = GOOD.operand("a", 2).range
-    return GOOD.with_workspace("b", 2, work), "writes %#workspace at arena[72:96] without waiting for step 0"
+    return GOOD.with_workspace("b", 2, work), "writes %#workspace at fake:0/arena[72:96] without waiting for step 0"
 
 
 def race_of_a_workspace_with_a_value() -> Spoiled:
@@ -171,7 +170,7 @@ def race_of_a_workspace_with_a_value() -> Spoiled:
 
 def overwrite_what_the_other_lane_still_reads() -> Spoiled:
     """e lies in b's bytes and waits for d, the last reader of b. Without that wait the reader may come later."""
-    return GOOD.with_step("e", waits=()), "writes %e at arena[24:41] without waiting for step"
+    return GOOD.with_step("e", waits=()), "writes %e at fake:0/arena[24:41] without waiting for step"
 
 
 def update_state_beside_its_reader() -> Spoiled:
@@ -182,7 +181,7 @@ def update_state_beside_its_reader() -> Spoiled:
     good = one_lane(main=make.graph(peek, make.unary("y", s1)))
     return (
         on_lanes(good, {"peek": 0, "s1": 1, "y": 1}, {}, {}),
-        "writes %s at state[0:16] without waiting for step 0, which uses it",
+        "writes %s at fake:0/state[0:16] without waiting for step 0, which uses it",
     )
 
 
@@ -190,7 +189,7 @@ def read_state_beside_its_update() -> Spoiled:
     make = GraphMaker()
     s1 = make.update("s1", make.input("s", 16, Role.STATE), make.input("x", 8))
     good = one_lane(main=make.graph(make.unary("y", s1)))
-    return on_lanes(good, {"s1": 0, "y": 1}, {}, {}), "reads %s1 at state[0:16] without waiting for step 0"
+    return on_lanes(good, {"s1": 0, "y": 1}, {}, {}), "reads %s1 at fake:0/state[0:16] without waiting for step 0"
 
 
 def run_ordered_effects_side_by_side() -> Spoiled:
@@ -207,7 +206,7 @@ def copy_beside_the_producer() -> Spoiled:
     good = one_lane(main=make.graph(y, y))
     steps = list(good.entry.steps)
     steps[1] = replace(steps[1], lane=1)
-    return good.with_steps(steps), "step 1 (copy of y): reads %y at io[16:32] without waiting for step 0"
+    return good.with_steps(steps), "step 1 (copy of y): reads %y at fake:0/io[16:32] without waiting for step 0"
 
 
 MUTATIONS: tuple[Callable[[], Spoiled], ...] = tuple(

@@ -12,9 +12,10 @@ import pytest
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Node
-from ostinato.ir.step import ByteRange, StepKind
+from ostinato.ir.step import ByteRange, Region, StepKind
+from ostinato.planner.plan import RegionSize
 from tests.planner.bench_plans import Bench, one_lane
-from tests.planner.fakes import GraphMaker
+from tests.planner.fakes import DEVICE, GraphMaker, fake_range
 
 GOOD = one_lane()
 Spoiled = tuple[Bench, str]
@@ -55,7 +56,7 @@ def swap_ordered_effects() -> Spoiled:
 
 
 def read_state_before_its_update() -> Spoiled:
-    return GOOD.swapped("s1", "from_state"), "reads %s1 at state[0:64]"
+    return GOOD.swapped("s1", "from_state"), "reads %s1 at fake:0/state[0:64]"
 
 
 def run_another_kernel() -> Spoiled:
@@ -76,6 +77,24 @@ def change_the_kind_of_a_step() -> Spoiled:
 
 def change_the_device() -> Spoiled:
     return GOOD.with_step("m", device="host:1"), "runs on host:1"
+
+
+def reach_into_another_device() -> Spoiled:
+    """Memory that exists, on a device that a launch cannot reach without a copy."""
+    other = Region("fake:1", "arena")
+    there = GOOD.with_program(regions=(*GOOD.program.regions, RegionSize(region=other, bytes=64)))
+    return there.moved("m", ByteRange(other, 0, 16)), "%m at fake:1/arena[0:16] lies on another device than fake:0"
+
+
+def take_the_device_of_its_operands_alone() -> Spoiled:
+    """The step and its operands agree, the entry is planned for another device."""
+    other = Region("fake:1", "arena")
+    there = GOOD.with_program(regions=(*GOOD.program.regions, RegionSize(region=other, bytes=64)))
+    return there.with_step("m", device="fake:1"), "lies on another device than fake:1"
+
+
+def plan_for_another_device() -> Spoiled:
+    return GOOD.with_entry(device="fake:1"), "fake on fake:1 aligned to 8, expected fake on fake:0 aligned to 8"
 
 
 def capture_two_nodes() -> Spoiled:
@@ -101,7 +120,9 @@ def drop_the_count() -> Spoiled:
 
 def count_with_another_input() -> Spoiled:
     x = GOOD.operand("t", 0).range
-    return GOOD.with_operand("a", 2, range=replace(x, size=4)), "reads %n at io[8:12], but io[8:12] holds byte 0 of %x"
+    return GOOD.with_operand(
+        "a", 2, range=replace(x, size=4)
+    ), "reads %n at fake:0/io[8:12], but fake:0/io[8:12] holds byte 0 of %x"
 
 
 def fill_a_spare_operand() -> Spoiled:
@@ -147,74 +168,78 @@ def grow_a_size() -> Spoiled:
 
 def read_beside_the_value() -> Spoiled:
     place = GOOD.operand("m", 0).range
-    return GOOD.with_operand("m", 0, range=replace(place, offset=place.offset - 8)), "reads %left at arena[72:88]"
+    return GOOD.with_operand(
+        "m", 0, range=replace(place, offset=place.offset - 8)
+    ), "reads %left at fake:0/arena[72:88]"
 
 
 def shift_a_view_within_its_base() -> Spoiled:
-    return GOOD.with_operand("r", 0, range=ByteRange("arena", 16, 16)), "reads %p at arena[16:32]"
+    return GOOD.with_operand("r", 0, range=fake_range("arena", 16, 16)), "reads %p at fake:0/arena[16:32]"
 
 
 def place_off_the_alignment() -> Spoiled:
-    return GOOD.moved("m", ByteRange("arena", 95, 16)), "is not aligned to 8 bytes"
+    return GOOD.moved("m", fake_range("arena", 95, 16)), "is not aligned to 8 bytes"
 
 
 def place_past_the_end() -> Spoiled:
-    return GOOD.moved("m", ByteRange("arena", 104, 16)), "lies outside its region of 112 bytes"
+    return GOOD.moved("m", fake_range("arena", 104, 16)), "lies outside its region of 112 bytes"
 
 
 def place_past_two_to_the_32() -> Spoiled:
-    return GOOD.moved("m", ByteRange("arena", 96 + 2**32, 16)), "lies outside its region"
+    return GOOD.moved("m", fake_range("arena", 96 + 2**32, 16)), "lies outside its region"
 
 
 def place_before_the_start() -> Spoiled:
-    return GOOD.moved("m", ByteRange("arena", -8, 16)), "lies outside its region"
+    return GOOD.moved("m", fake_range("arena", -8, 16)), "lies outside its region"
 
 
 def place_in_an_unknown_region() -> Spoiled:
-    return GOOD.moved("m", ByteRange("symmetric", 0, 16)), "lies outside its region of no bytes"
+    return GOOD.moved("m", fake_range("symmetric", 0, 16)), "lies outside its region of no bytes"
 
 
 def overwrite_a_live_value() -> Spoiled:
-    return GOOD.moved("m", ByteRange("arena", 64, 16)), "reads %right at arena[64:80]"
+    return GOOD.moved("m", fake_range("arena", 64, 16)), "reads %right at fake:0/arena[64:80]"
 
 
 def reuse_at_the_wrong_time() -> Spoiled:
     """o1 lands on r, which o2 reads one step later."""
-    return GOOD.moved("o1", ByteRange("arena", 80, 16)), "reads %r at arena[80:96]"
+    return GOOD.moved("o1", fake_range("arena", 80, 16)), "reads %r at fake:0/arena[80:96]"
 
 
 def overlap_results_of_one_step() -> Spoiled:
-    return GOOD.moved("normed", ByteRange("arena", 88, 16)), "which it also writes"
+    return GOOD.moved("normed", fake_range("arena", 88, 16)), "which it also writes"
 
 
 # workspace
 
 
 def shrink_the_workspace() -> Spoiled:
-    return GOOD.with_operand("t", 2, range=ByteRange("arena", 32, 16)), "has 16 bytes, expected 24"
+    return GOOD.with_operand("t", 2, range=fake_range("arena", 32, 16)), "has 16 bytes, expected 24"
 
 
 def place_workspace_over_its_result() -> Spoiled:
     place = GOOD.operand("t", 1).range
-    return GOOD.with_workspace("t", 2, replace(place, size=24)), "over %#workspace at arena[0:24], which it also writes"
+    return GOOD.with_workspace(
+        "t", 2, replace(place, size=24)
+    ), "over %#workspace at fake:0/arena[0:24], which it also writes"
 
 
 def place_workspace_over_its_operand() -> Spoiled:
     last = GOOD.operand("y", 0).range
     return GOOD.with_workspace(
-        "y", 2, ByteRange("arena", last.end - 24, 24)
-    ), "over %last at arena[96:112], which it also reads"
+        "y", 2, fake_range("arena", last.end - 24, 24)
+    ), "over %last at fake:0/arena[96:112], which it also reads"
 
 
 def place_workspace_over_a_live_value() -> Spoiled:
     place = GOOD.operand("b", 3).range
     return GOOD.with_workspace(
         "y", 2, replace(place, size=24)
-    ), "reads %b at arena[32:64], but arena[32:56] holds workspace"
+    ), "reads %b at fake:0/arena[32:64], but fake:0/arena[32:56] holds workspace"
 
 
 def place_workspace_over_an_input() -> Spoiled:
-    return GOOD.with_operand("t", 2, range=ByteRange("io", 8, 24)), "which only its owner may change"
+    return GOOD.with_operand("t", 2, range=fake_range("io", 8, 24)), "which only its owner may change"
 
 
 # in-place
@@ -222,7 +247,7 @@ def place_workspace_over_an_input() -> Spoiled:
 
 def take_bytes_that_the_row_does_not_give() -> Spoiled:
     place = GOOD.operand("r", 1).range
-    return GOOD.moved("r", place), "over %right at arena[64:80], which it also reads"
+    return GOOD.moved("r", place), "over %right at fake:0/arena[64:80], which it also reads"
 
 
 def take_bytes_that_are_read_again() -> Spoiled:
@@ -230,7 +255,9 @@ def take_bytes_that_are_read_again() -> Spoiled:
     t = make.unary("t", make.input("x", 32))
     a = make.unary("a", t, "in_place")
     good = one_lane(main=make.graph(make.binary("y", a, t)))
-    return good.moved("a", good.operand("t", 2).range), "reads %t at arena[0:32], but arena[0:32] holds byte 0 of %a"
+    return good.moved(
+        "a", good.operand("t", 2).range
+    ), "reads %t at fake:0/arena[0:32], but fake:0/arena[0:32] holds byte 0 of %a"
 
 
 def take_bytes_in_another_element_order() -> Spoiled:
@@ -238,11 +265,11 @@ def take_bytes_in_another_element_order() -> Spoiled:
     make = GraphMaker()
     turned = make.transpose("turned", make.unary("t", make.input("x", 16)), 4)
     good = one_lane(main=make.graph(make.unary("y", make.unary("a", turned, "in_place_strided"))))
-    return good.moved("a", good.operand("a", 0).range), "over %turned at arena[0:16], which it also reads"
+    return good.moved("a", good.operand("a", 0).range), "over %turned at fake:0/arena[0:16], which it also reads"
 
 
 def take_only_part_of_the_bytes() -> Spoiled:
-    return GOOD.moved("a", ByteRange("arena", 8, 32)), "writes %a at arena[8:40] over %t at arena[0:32]"
+    return GOOD.moved("a", fake_range("arena", 8, 32)), "writes %a at fake:0/arena[8:40] over %t at fake:0/arena[0:32]"
 
 
 # outputs and copies
@@ -250,17 +277,17 @@ def take_only_part_of_the_bytes() -> Spoiled:
 
 def leave_a_copy_out() -> Spoiled:
     steps = [step for step in GOOD.entry.steps if not (step.kernel == "" and step.node == "p")]
-    return GOOD.with_steps(steps), "output 2 %p at io[120:136] is not intact at the end"
+    return GOOD.with_steps(steps), "output 2 %p at fake:0/io[120:136] is not intact at the end"
 
 
 def copy_too_late() -> Spoiled:
     steps = list(GOOD.entry.steps)
     steps.append(steps.pop(GOOD.index("copy of p")))
-    return GOOD.with_steps(steps), "reads %p at arena[8:24]"
+    return GOOD.with_steps(steps), "reads %p at fake:0/arena[8:24]"
 
 
 def copy_from_elsewhere() -> Spoiled:
-    return GOOD.with_operand("copy of p", 0, range=ByteRange("arena", 16, 16)), "reads %p at arena[16:32]"
+    return GOOD.with_operand("copy of p", 0, range=fake_range("arena", 16, 16)), "reads %p at fake:0/arena[16:32]"
 
 
 def copy_with_a_parameter() -> Spoiled:
@@ -291,43 +318,47 @@ def let_two_outputs_share_bytes() -> Spoiled:
 
 def overwrite_an_output() -> Spoiled:
     """total passes through the bytes of output p, which was copied there before."""
-    return GOOD.moved("total", GOOD.entry.outputs[2].range), "output 2 %p at io[120:136] is not intact at the end"
+    return GOOD.moved(
+        "total", GOOD.entry.outputs[2].range
+    ), "output 2 %p at fake:0/io[120:136] is not intact at the end"
 
 
 def reach_over_two_bindings() -> Spoiled:
-    return GOOD.moved("z", ByteRange("io", 80, 32)), "lies in no single input or output"
+    return GOOD.moved("z", fake_range("io", 80, 32)), "lies in no single input or output"
 
 
 def write_over_an_input() -> Spoiled:
-    return GOOD.moved("total", ByteRange("io", 8, 16)), "which only its owner may change"
+    return GOOD.moved("total", fake_range("io", 8, 16)), "which only its owner may change"
 
 
 def write_over_a_weight() -> Spoiled:
-    return GOOD.moved("total", ByteRange("weights", 0, 16)), "which only its owner may change"
+    return GOOD.moved("total", fake_range("weights", 0, 16)), "which only its owner may change"
 
 
 def write_over_a_constant() -> Spoiled:
-    return GOOD.moved("total", ByteRange("constants", 0, 16)), "which only its owner may change"
+    return GOOD.moved("total", fake_range("constants", 0, 16)), "which only its owner may change"
 
 
 def write_over_state() -> Spoiled:
-    return GOOD.moved("total", ByteRange("state", 0, 16)), "which only its owner may change"
+    return GOOD.moved("total", fake_range("state", 0, 16)), "which only its owner may change"
 
 
 def update_state_elsewhere() -> Spoiled:
-    return GOOD.with_operand("s1", 0, range=ByteRange("arena", 0, 64)), "state %s1 at state[0:64] is not intact"
+    return GOOD.with_operand("s1", 0, range=fake_range("arena", 0, 64)), "state %s1 at fake:0/state[0:64] is not intact"
 
 
 # shared regions
 
 
 def read_another_weight() -> Spoiled:
-    return GOOD.with_operand("a", 1, range=ByteRange("weights", 32, 32)), "holds byte 0 of %bias"
+    return GOOD.with_operand("a", 1, range=fake_range("weights", 32, 32)), "holds byte 0 of %bias"
 
 
 def overlap_two_weights() -> Spoiled:
     w, bias = GOOD.program.weights
-    return GOOD.with_program(weights=(w, replace(bias, offset=16))), "%bias at weights[16:48] overlaps %w"
+    return GOOD.with_program(
+        weights=(w, replace(bias, range=fake_range("weights", 16, 32)))
+    ), "%bias at fake:0/weights[16:48] overlaps %w"
 
 
 def change_the_parts_of_a_weight() -> Spoiled:
@@ -358,20 +389,38 @@ def shorten_a_constant() -> Spoiled:
 
 def place_a_weight_off_the_alignment() -> Spoiled:
     w, bias = GOOD.program.weights
-    return GOOD.with_program(weights=(w, replace(bias, offset=31))), "is not aligned"
+    return GOOD.with_program(weights=(w, replace(bias, range=fake_range("weights", 31, 32)))), "is not aligned"
 
 
 def shrink_the_state_region() -> Spoiled:
-    return GOOD.with_program(regions={**GOOD.program.regions, "state": 63}), "outside the state region of 63 bytes"
+    return GOOD.with_region("state", 63), "outside the fake:0/state region of 63 bytes"
 
 
 def shrink_the_io_region() -> Spoiled:
-    return GOOD.with_program(regions={**GOOD.program.regions, "io": 200}), "needs 232 bytes of io, the region has 200"
+    return GOOD.with_region("io", 200), "needs 232 bytes of io, the region has 200"
 
 
 def forget_a_region() -> Spoiled:
-    regions = {name: size for name, size in GOOD.program.regions.items() if name != "constants"}
-    return GOOD.with_program(regions=regions), "expected sizes of arena, weights, state, io, constants"
+    regions = tuple(item for item in GOOD.program.regions if item.region.kind != "constants")
+    return GOOD.with_program(regions=regions), "outside the fake:0/constants region of 0 bytes"
+
+
+def list_a_region_twice() -> Spoiled:
+    return GOOD.with_program(regions=(*GOOD.program.regions, GOOD.program.regions[0])), "arena is listed 2 times"
+
+
+def have_a_region_of_less_than_nothing() -> Spoiled:
+    return GOOD.with_region("constants", -1), "region fake:0/constants has -1 bytes"
+
+
+def have_a_reserved_region() -> Spoiled:
+    reserved = RegionSize(region=Region(DEVICE, "symmetric"), bytes=64)
+    return GOOD.with_program(regions=(*GOOD.program.regions, reserved)), "symmetric is of a reserved kind"
+
+
+def place_a_weight_in_another_kind_of_region() -> Spoiled:
+    w, bias = GOOD.program.weights
+    return GOOD.with_program(weights=(replace(w, range=fake_range("arena", 0, 32)), bias)), "outside the fake:0/weights"
 
 
 # identity
@@ -392,7 +441,7 @@ def be_made_for_another_target() -> Spoiled:
 
 
 def be_made_for_another_alignment() -> Spoiled:
-    return GOOD.with_entry(alignment=4), "aligned to 4, expected fake aligned to 8"
+    return GOOD.with_entry(alignment=4), "aligned to 4, expected fake on fake:0 aligned to 8"
 
 
 def have_another_version() -> Spoiled:
@@ -447,7 +496,7 @@ def state_another_number_of_steps() -> Spoiled:
 
 def list_a_slot_elsewhere() -> Spoiled:
     slots = tuple(
-        slot.model_copy(update={"range": ByteRange("arena", 0, 16)}) if slot.values == ("m",) else slot
+        slot.model_copy(update={"range": fake_range("arena", 0, 16)}) if slot.values == ("m",) else slot
         for slot in GOOD.entry.slots
     )
     return GOOD.with_entry(slots=slots), "which no slot of the plan lists for it"

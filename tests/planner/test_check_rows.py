@@ -9,11 +9,12 @@ import pytest
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Role, Value
-from ostinato.ir.step import ByteRange
+from ostinato.ir.step import ByteRange, Region
 from ostinato.ir.target import Impl
 from ostinato.ir.types import Dim, DType, TensorType
+from ostinato.planner.plan import RegionSize
 from tests.planner.bench_plans import Bench, one_lane
-from tests.planner.fakes import GraphMaker
+from tests.planner.fakes import GraphMaker, fake_range
 
 GOOD = one_lane()
 Spoiled = tuple[Bench, str]
@@ -101,14 +102,14 @@ def update_at_two_places() -> Spoiled:
     make.input("t", 16, Role.STATE)
     good = one_lane(main=make.graph(make.unary("y", s1)))
     good.check()
-    return good.with_operand("s1", 2, range=ByteRange("state", 16, 16)), "%s1 must be one range"
+    return good.with_operand("s1", 2, range=fake_range("state", 16, 16)), "%s1 must be one range"
 
 
 def update_a_state_with_itself() -> Spoiled:
     make = GraphMaker()
     state = make.input("s", 16, Role.STATE)
     bad = one_lane(main=make.graph(make.unary("y", make.update("s1", state, state))))
-    return bad, "writes %s at state[0:16] over %s at state[0:16], which it also reads"
+    return bad, "writes %s at fake:0/state[0:16] over %s at fake:0/state[0:16], which it also reads"
 
 
 MUTATIONS: tuple[Callable[[], Spoiled], ...] = tuple(
@@ -122,3 +123,17 @@ def test_is_refused(mutation: Callable[[], Spoiled]) -> None:
     with pytest.raises(PlanError) as caught:
         spoiled.check()
     assert words in str(caught.value), str(caught.value)
+
+
+def test_a_copy_may_read_another_device() -> None:
+    """The one kind of step of this version whose operands may lie elsewhere."""
+    make = GraphMaker("main")
+    w = make.weight("w", 16)
+    good = one_lane(main=make.graph(make.unary("y", make.input("x", 8)), w))
+    there = ByteRange(Region("fake:1", "weights"), 0, 16)
+    (slot,) = good.program.weights
+    regions = (*good.program.regions, RegionSize(region=there.region, bytes=16))
+    moved = good.with_program(regions=regions, weights=(replace(slot, range=there),))
+    moved.with_operand("copy of w", 0, range=there).check()
+    with pytest.raises(PlanError, match=r"reads %w at fake:0/weights\[0:16\]"):
+        moved.check()

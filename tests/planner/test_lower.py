@@ -15,7 +15,7 @@ from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.program import build_program
-from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, WORKSPACE_BYTES, GraphMaker, vector
+from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, WORKSPACE_BYTES, GraphMaker, fake_range, vector
 
 
 def plan(graph: Graph, *, in_place: bool = True, target: Target = FAKE_TARGET) -> EntryPlan:
@@ -43,7 +43,7 @@ def test_a_chain_alternates_between_two_buffers() -> None:
         x = make.unary(f"v{index}", x)
     entry = plan(make.graph(x))
     assert (entry.stats.arena_bytes, entry.stats.lower_bound, entry.stats.sum_bytes) == (32, 32, 80)
-    assert place(entry, "v5").region == "io"
+    assert place(entry, "v5").region.kind == "io"
     assert [slot.last - slot.first for slot in entry.slots] == [2] * 5
     assert entry.stats.gap == 0.0
 
@@ -77,7 +77,7 @@ def test_a_counted_axis_gives_the_kernel_its_count() -> None:
     counted = make.unary("y", x)
     free = make.unary("z", make.input("u", 16))
     first, second = plan(make.graph(counted, free)).steps
-    assert operand(first, 1) == StepOperand(n, ByteRange("io", 0, 4), True, False, True)
+    assert operand(first, 1) == StepOperand(n, fake_range("io", 0, 4), True, False, True)
     assert second.operands[1] is None
 
 
@@ -114,7 +114,7 @@ def test_lifetime_is_the_union_over_nested_views() -> None:
     slot = next(slot for slot in entry.slots if "base" in slot.values)
     assert slot.values == ("base", "outer", "inner")
     assert (slot.first, slot.last) == (0, 4)
-    assert place(entry, "inner") == ByteRange("arena", slot.range.offset + 16, 16)
+    assert place(entry, "inner") == fake_range("arena", slot.range.offset + 16, 16)
 
 
 # outputs
@@ -125,7 +125,7 @@ def test_outputs_live_in_io_and_never_in_the_arena() -> None:
     y = make.unary("y", make.input("x", 16))
     entry = plan(make.graph(y))
     assert entry.stats.arena_bytes == entry.stats.copies == 0
-    assert (entry.inputs[0].range, entry.outputs[0].range) == (ByteRange("io", 0, 16), ByteRange("io", 16, 16))
+    assert (entry.inputs[0].range, entry.outputs[0].range) == (fake_range("io", 0, 16), fake_range("io", 16, 16))
 
 
 @pytest.mark.parametrize("role", [Role.INPUT, Role.WEIGHT, Role.STATE])
@@ -175,7 +175,7 @@ def test_updated_state_can_be_returned_as_a_copy() -> None:
     entry = plan(make.graph(s))
     update, copy = entry.steps
     assert (operand(update, 0).value, operand(update, 0).reads, operand(update, 0).writes) == ("s", True, True)
-    assert operand(update, 0).range == operand(copy, 0).range == ByteRange("state", 0, 32)
+    assert operand(update, 0).range == operand(copy, 0).range == fake_range("state", 0, 32)
     assert (operand(update, 0).early, operand(copy, 0).early) == (True, False)
 
 
@@ -183,7 +183,7 @@ def test_a_row_may_name_the_updated_result_instead_of_the_operand() -> None:
     make = GraphMaker()
     s = make.update("s1", make.input("s", 32, Role.STATE), make.input("x", 8), "result")
     step = plan(make.graph(make.unary("y", s))).steps[0]
-    assert operand(step, 1) == StepOperand("s1", ByteRange("state", 0, 32), True, True, True)
+    assert operand(step, 1) == StepOperand("s1", fake_range("state", 0, 32), True, True, True)
 
 
 def test_part_of_a_state_can_be_updated_in_place() -> None:
@@ -193,7 +193,7 @@ def test_part_of_a_state_can_be_updated_in_place() -> None:
     one = make.update("one", make.part("p1", s, 0, 16), x)
     two = make.update("two", make.part("p2", s, 16, 64), x)
     entry = plan(make.graph(make.binary("y", one, None), make.binary("z", two, None)))
-    assert [place(entry, name) for name in ("p1", "p2")] == [ByteRange("state", 0, 16), ByteRange("state", 16, 48)]
+    assert [place(entry, name) for name in ("p1", "p2")] == [fake_range("state", 0, 16), fake_range("state", 16, 48)]
 
 
 # in-place
@@ -264,7 +264,7 @@ def test_a_strided_view_spans_its_first_to_its_last_element() -> None:
     make = GraphMaker()
     view = make.part("view", make.unary("t", make.input("x", 16)), 8, 16, 3)
     entry = plan(make.graph(make.unary("y", view, "strided")))
-    assert place(entry, "view") == ByteRange("arena", 8, 7)
+    assert place(entry, "view") == fake_range("arena", 8, 7)
 
 
 def test_zero_size_values_have_steps_and_no_bytes() -> None:
@@ -326,7 +326,15 @@ def _broken_row(operands: tuple[str, ...], params: tuple[object, ...] = (), work
         return workspace
 
     row = Impl(
-        "binary", "plain", Level.TUNED, operands, lambda site: "k", given, lambda site: None, workspace=bytes_needed
+        "binary",
+        "plain",
+        Level.TUNED,
+        ("fake",),
+        operands,
+        lambda site: "k",
+        given,
+        lambda site: None,
+        workspace=bytes_needed,
     )
     return replace(FAKE_TARGET, rows=(row,))
 

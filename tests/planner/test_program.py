@@ -9,13 +9,13 @@ import pytest
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Role
-from ostinato.ir.step import REGIONS, ByteRange
+from ostinato.ir.step import REGION_KINDS, Region
 from ostinato.planner.check import check_entry, check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program, program_from_json, program_to_json
 from ostinato.planner.program import build_program
 from tests.planner.bench_plans import one_lane, two_lanes
-from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker
+from tests.planner.fakes import DEVICE, FAKE_OPS, FAKE_TARGET, GraphMaker, fake_range
 
 
 def planned(**graphs: Graph) -> dict[str, tuple[Graph, EntryPlan]]:
@@ -47,9 +47,11 @@ def test_regions_are_as_large_as_the_largest_entry_never_the_sum() -> None:
     sizes = {f"w{width}": width for width in (8, 64, 32)}
     built = program(**{name: reader([("a", 8), ("b", 8)], width=width) for name, width in sizes.items()})
     arenas = [entry.stats.arena_bytes for entry in built.entries.values()]
-    assert built.regions["arena"] == max(arenas) == 128
-    assert built.regions["io"] == 128
-    assert tuple(built.regions) == REGIONS
+    assert built.size_of(Region(DEVICE, "arena")) == max(arenas) == 128
+    assert built.size_of(Region(DEVICE, "io")) == 128
+    assert built.size_of(Region("fake:1", "io")) == 0
+    assert tuple(str(item.region) for item in built.regions) == tuple(f"fake:0/{kind}" for kind in REGION_KINDS)
+    assert built.devices == (DEVICE,)
 
 
 def test_entries_with_other_weights_in_another_order_read_the_same_bytes() -> None:
@@ -57,13 +59,15 @@ def test_entries_with_other_weights_in_another_order_read_the_same_bytes() -> No
         first=reader([("a", 20), ("b", 8)], width=8),
         second=reader([("c", 16), ("b", 8), ("a", 20)], width=8, state=True),
     )
-    assert [(slot.name, slot.offset) for slot in built.weights] == [("a", 0), ("b", 24), ("c", 32)]
+    assert [(slot.name, slot.range.offset) for slot in built.weights] == [("a", 0), ("b", 24), ("c", 32)]
     places = {
-        name: {o.value: o.range for step in entry.steps for o in step.operands if o and o.range.region == "weights"}
+        name: {
+            o.value: o.range for step in entry.steps for o in step.operands if o and o.range.region.kind == "weights"
+        }
         for name, entry in built.entries.items()
     }
-    assert places["first"]["a"] == places["second"]["a"] == ByteRange("weights", 0, 20)
-    assert places["second"]["c"] == ByteRange("weights", 32, 16)
+    assert places["first"]["a"] == places["second"]["a"] == fake_range("weights", 0, 20)
+    assert places["second"]["c"] == fake_range("weights", 32, 16)
 
 
 def test_parts_of_weights_and_state_move_with_their_slot() -> None:
@@ -123,7 +127,9 @@ def test_entries_of_two_targets_or_under_wrong_names_are_refused() -> None:
     entries = planned(one=reader([], width=8), two=reader([], width=8))
     graph, plan = entries["two"]
     other = plan.model_copy(update={"target": "gpu"})
-    with pytest.raises(PlanError, match=r"different targets \(one: fake aligned to 8, two: gpu aligned to 8\)"):
+    with pytest.raises(
+        PlanError, match=r"different targets \(one: fake on fake:0 aligned to 8, two: gpu on fake:0 aligned to 8\)"
+    ):
         build_program({**entries, "two": (graph, other)})
     with pytest.raises(PlanError, match="three is the plan of two"):
         build_program({"three": (graph, plan)})
@@ -131,7 +137,7 @@ def test_entries_of_two_targets_or_under_wrong_names_are_refused() -> None:
 
 def test_a_program_of_nothing() -> None:
     built = build_program({})
-    assert set(built.regions.values()) == {0}
+    assert built.regions == ()
     assert check_program(built, {}, FAKE_TARGET, ops=FAKE_OPS) == {}
 
 
@@ -224,10 +230,13 @@ def test_text_is_for_people() -> None:
     text = print_program(built)
     for line in (
         f"program version=1  hash={hashes.program}  shared={hashes.shared}",
-        "region arena 40   region weights 16   region state 16   region io 48   region constants 0",
-        "weight %w  weights@0  +16  u8[16]  w[0:16]",
-        "state %s  state@0  +16  u8[16]",
-        f"plan @e  target=fake  align=8  graph={plan.graph_hash}  dims=N=4  options=precision=f32",
+        "   ".join(
+            f"region fake:0/{kind} {size}"
+            for kind, size in (("arena", 40), ("weights", 16), ("state", 16), ("io", 48), ("constants", 0))
+        ),
+        "weight %w  fake:0/weights@0  +16  u8[16]  w[0:16]",
+        "state %s  fake:0/state@0  +16  u8[16]",
+        f"plan @e  target=fake  device=fake:0  align=8  graph={plan.graph_hash}  dims=N=4  options=precision=f32",
         "stats  arena=40  lower_bound=40  ratio=1.0000  sum=56  solver=best_fit/size/lowest  io=48",
         "stats  steps=5  launches=4  copies=1  strided_copies=0  in_place=1",
         "peak   step 1  #workspace of t %t",
@@ -235,7 +244,7 @@ def test_text_is_for_people() -> None:
         "slot %t %u            arena@24  +16  live [1,5)",
         "slot #workspace of t  arena@0   +24  live [1,2)",
         "step 0 copy           read %x!:io@0                   write %x:io@32",
-        "step 1 unary_kernel   read %x!:io@0                   write %t:arena@24  work arena[0:24]  params 16,0.5",
+        "step 1 unary_kernel   read %x!:io@0                   write %t:arena@24  work arena@0 +24  params 16,0.5",
         "step 3 update_kernel  read %s!:state@0 %u:arena@24    write %s!:state@0                    params 16,0.5",
     ):
         assert line in text.splitlines(), text
@@ -259,4 +268,4 @@ def test_bindings_are_found_by_their_bytes() -> None:
     x = entry.inputs[1]
     inside = replace(x.range, offset=x.range.offset + 8, size=4)
     assert entry.binding_of(inside) is x
-    assert entry.binding_of(ByteRange("arena", 0, 4)) is None
+    assert entry.binding_of(fake_range("arena", 0, 4)) is None

@@ -13,7 +13,7 @@ import pytest
 from ostinato.backend_hip.target import host_target
 from ostinato.ir.graph import Graph
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, StepKind
+from ostinato.ir.step import WORKSPACE, Region, StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.text import parse_graph
 from ostinato.ir.verify import verify
@@ -140,9 +140,9 @@ def test_a_decoder_step_is_proven() -> None:
     by_value = {o.value: o for step in plan.steps for o in step.operands if o is not None}
     assert by_value["s"].range == by_value["h"].range
     assert by_value["qr"].range == by_value["q"].range
-    stored = [o for o in steps["ks"].operands if o is not None and o.range.region == "state"]
+    stored = [o for o in steps["ks"].operands if o is not None and o.range.region.kind == "state"]
     assert all(operand.reads and operand.writes and operand.early for operand in stored)
-    attended = [o for o in steps["a"].operands if o is not None and o.range.region == "state"]
+    attended = [o for o in steps["a"].operands if o is not None and o.range.region.kind == "state"]
     assert [(o.value, o.reads, o.writes, o.early) for o in attended] == [
         ("ks", True, False, False),
         ("vs", True, False, False),
@@ -154,7 +154,7 @@ def test_a_decoder_step_is_proven() -> None:
     assert counts["h"] == ["token_count"]
     assert counts["logits"] == ["row_count"]
     assert [slot.name for slot in program.weights] == ["embed", "norm", "qkv", "out_w"]  # the tied head is stored once
-    assert all(slot.offset % 256 == 0 for slot in program.weights)
+    assert all(slot.range.offset % 256 == 0 for slot in program.weights)
 
 
 def test_sampling_takes_its_workspace_from_the_arena() -> None:
@@ -176,7 +176,7 @@ def test_sampling_takes_its_workspace_from_the_arena() -> None:
         "  return %token\n}\n"
     )
     work = next(o for o in plan.steps[0].operands if o is not None and o.value == WORKSPACE)
-    assert (work.range.region, work.range.size) == ("arena", 8 * vocabulary * rows)
+    assert (work.range.region.kind, work.range.size) == ("arena", 8 * vocabulary * rows)
     assert plan.stats.arena_bytes >= work.range.size
 
 
@@ -191,4 +191,4 @@ def test_block_quantised_weights_have_their_exact_bytes() -> None:
     # 64 rows of two blocks of 18 bytes
     weight = next(o for o in plan.steps[0].operands if o is not None and o.value == "w")
     assert weight.range.size == 64 * 2 * 18
-    assert program.regions["weights"] == 2304
+    assert program.size_of(Region("host:0", "weights")) == 2304

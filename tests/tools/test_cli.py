@@ -218,7 +218,7 @@ def test_plan_of_a_model(ostinato: Run, tiny: Path) -> None:
         assert entry.checked
         assert entry.lower_bound <= entry.arena_bytes <= entry.sum_bytes
         assert entry.gap == pytest.approx(entry.arena_bytes / entry.lower_bound - 1)
-    assert report.regions["arena"] == max(entry.arena_bytes for entry in report.entries)
+    assert report.regions["host:0/arena"] == max(entry.arena_bytes for entry in report.entries)
     text = ostinato("plan", "--model", str(tiny), "--shapes", "B=1,T=1,16").out
     assert "lower bound" in text
     assert "proven" in text

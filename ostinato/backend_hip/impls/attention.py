@@ -6,8 +6,8 @@ and head-major memory need no copy.
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.common import FLOATS, first_reason, fixed, need_dtype, number
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.backend_hip.impls.common import FLOATS, HOST, first_reason, fixed, need_dtype, number
+from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = ["ATTENTION_ROWS"]
@@ -107,6 +107,7 @@ ATTENTION_ROWS = (
         op="kv_store",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("k", "v", "row_of_token", "position", "block_table", "count", "k_cache_out", "v_cache_out"),
         kernel=fixed("kv_store"),
         params=_store_params,
@@ -116,6 +117,7 @@ ATTENTION_ROWS = (
         op="attention_packed",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
         kernel=fixed("attention_packed"),
         params=_packed_params,
@@ -125,11 +127,12 @@ ATTENTION_ROWS = (
         op="attention_causal",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("q", "k", "v", "y"),
         kernel=fixed("attention_causal"),
         params=_causal_params,
         accepts=_causal_accepts,
         strided=frozenset({"q", "k", "v"}),
-        layouts=(("q", ("BHTD",)), ("k", ("BGTD",)), ("v", ("BGTD",))),
+        layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
     ),
 )

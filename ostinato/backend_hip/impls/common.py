@@ -1,7 +1,7 @@
 """What the rows of the host device share: dtype lists, how a tensor folds into rows and columns, and how reasons are written.
 
 A predicate returns None or one sentence that says what the row needs and what it found. Layout and contiguity are declared as data in the row
-(`weight_layouts`, `layouts`, `strided`) and judged by the selection pass, so predicates speak of dtypes and sizes only.
+(`layouts`, `strided`) and judged by the selection pass, so predicates speak of dtypes and sizes only.
 
 The `count` operand of a kernel counts the rows the kernel sees. A tensor whose leading axis is only partly valid in a run can use it when the kernel's rows
 are that axis; where several axes fold into the rows, the twin `host_all_rows` of a row computes the unused rows too (their results are unspecified and
@@ -19,6 +19,8 @@ from ostinato.ir.types import DType, TensorType
 
 __all__ = [
     "FLOATS",
+    "HOST",
+    "HOST_ARCHITECTURE",
     "WEIGHT_DTYPES",
     "Predicate",
     "all_of",
@@ -31,6 +33,10 @@ __all__ = [
     "number",
     "rows_and_width",
 ]
+
+HOST_ARCHITECTURE = "host"
+HOST = (HOST_ARCHITECTURE,)
+"""The architectures of a row for the CPU, whatever its instruction set."""
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 WEIGHT_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.Q8_0, DType.Q4_0, DType.Q4_1)

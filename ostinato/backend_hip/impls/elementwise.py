@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, fixed, need_dtype, number, rows_and_width
+from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, fixed, need_dtype, number, rows_and_width
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -101,7 +101,7 @@ def _row(
     priority: int = 0,
 ) -> Impl:
     kernel = fixed(op)
-    return Impl(op, name, Level.TUNED, operands, kernel, params, accepts, in_place=in_place, priority=priority)
+    return Impl(op, name, Level.TUNED, HOST, operands, kernel, params, accepts, in_place=in_place, priority=priority)
 
 
 ELEMENTWISE_ROWS = (
@@ -127,6 +127,7 @@ ELEMENTWISE_ROWS = (
         op="contiguous",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("x", "y"),
         kernel=fixed("copy"),
         params=_copy_params,

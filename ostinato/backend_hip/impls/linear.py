@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ostinato.backend_hip.impls.common import (
     FLOATS,
+    HOST,
     WEIGHT_DTYPES,
     all_of,
     all_rows_twin,
@@ -18,7 +19,7 @@ from ostinato.backend_hip.impls.common import (
     need_dtype,
     number,
 )
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = ["LINEAR_ROWS"]
@@ -89,33 +90,36 @@ _LINEAR = Impl(
     op="linear",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "weight", "bias", "count", "y", "-", "-"),
     kernel=_by_weight("linear"),
     params=_linear_params,
     accepts=all_of(_dtypes, foldable_count()),
-    weight_layouts=(("weight", "panel32"),),
+    layouts=(("weight", ("panel32",)),),
 )
 
 _LINEAR_SPLIT = Impl(
     op="linear_split",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "weight", "bias", "count", "y0", "y1", "y2"),
     kernel=_by_weight("linear"),
     params=_linear_params,
     accepts=all_of(_dtypes, _at_most_three, foldable_count()),
-    weight_layouts=(("weight", "panel32"),),
+    layouts=(("weight", ("panel32",)),),
 )
 
 _LINEAR_SWIGLU = Impl(
     op="linear_swiglu",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "weight", "count", "y"),
     kernel=_by_weight("linear_swiglu"),
     params=_swiglu_params,
     accepts=all_of(_dtypes, foldable_count()),
-    weight_layouts=(("weight", "panel32_pair"),),
+    layouts=(("weight", ("panel32_pair",)),),
 )
 
 LINEAR_ROWS = (
@@ -129,10 +133,11 @@ LINEAR_ROWS = (
         op="embedding",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("ids", "weight", "count", "y"),
         kernel=_by_weight("embedding"),
         params=_embedding_params,
         accepts=all_of(_embedding_dtypes, foldable_count(inner=0)),
-        layouts=(("weight", ("panel32",)),),
+        layouts=(("weight", (NATURAL, "panel32")),),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ostinato.backend_hip.impls.common import (
     FLOATS,
+    HOST,
     all_of,
     all_rows_twin,
     fixed,
@@ -60,6 +61,7 @@ _RMS_NORM = Impl(
     op="rms_norm",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "gain", "count", "y"),
     kernel=fixed("rms_norm"),
     params=_rms_norm_params,
@@ -70,6 +72,7 @@ _ADD_RMS_NORM = Impl(
     op="add_rms_norm",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("a", "b", "gain", "count", "sum", "y"),
     kernel=fixed("add_rms_norm"),
     params=_add_rms_norm_params,
@@ -81,6 +84,7 @@ _SOFTMAX = Impl(
     op="softmax",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "count", "y"),
     kernel=fixed("softmax"),
     params=_softmax_params,

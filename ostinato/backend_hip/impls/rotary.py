@@ -10,6 +10,7 @@ import math
 
 from ostinato.backend_hip.impls.common import (
     FLOATS,
+    HOST,
     all_of,
     all_rows_twin,
     fixed,
@@ -17,7 +18,7 @@ from ostinato.backend_hip.impls.common import (
     need_dtype,
     number,
 )
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
 __all__ = ["ROTARY_ROWS", "head_major"]
@@ -73,6 +74,7 @@ _TABLE = Impl(
     op="rotary_table",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("position", "inverse_frequency", "count", "cos", "sin"),
     kernel=fixed("rotary_table"),
     params=_table_params,
@@ -83,6 +85,7 @@ _ROPE = Impl(
     op="rope_split_half",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half"),
     params=_rope_params,
@@ -94,12 +97,13 @@ _ROPE_HEAD_MAJOR = Impl(
     op="rope_split_half",
     name="host_head_major",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half"),
     params=_rope_params,
     accepts=all_of(_rope_dtypes, foldable_count(inner=2), _rope_head_major),
     result_layout=lambda site: head_major(site.results[0]),
-    layouts=(("y", ("BHTD", "BGTD")),),
+    layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
     priority=-2,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ostinato.backend_hip.impls.common import (
+    HOST,
     all_of,
     all_rows_twin,
     first_reason,
@@ -64,6 +65,7 @@ _ARGMAX = Impl(
     op="argmax",
     name="host",
     level=Level.TUNED,
+    architectures=HOST,
     operands=("x", "count", "y"),
     kernel=fixed("argmax"),
     params=_flat_params,
@@ -77,6 +79,7 @@ SELECTION_ROWS = (
         op="sample",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index", "count", "token", "workspace"),
         kernel=fixed("sample"),
         params=_flat_params,
@@ -87,6 +90,7 @@ SELECTION_ROWS = (
         op="cross_entropy",
         name="host",
         level=Level.TUNED,
+        architectures=HOST,
         operands=("logits", "target", "workspace", "y"),
         kernel=fixed("cross_entropy"),
         params=_flat_params,

@@ -156,6 +156,12 @@ OST_INLINE bool covers(const Call& call, uint32_t operand, int64_t count, int64_
     return fits;
 }
 
+// a * b; -1 where either is negative or the product does not fit, which covers() refuses.
+OST_INLINE int64_t area(int64_t a, int64_t b) {
+    int64_t product = 0;
+    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
+}
+
 OST_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 OST_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 OST_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

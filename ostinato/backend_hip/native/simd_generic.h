@@ -1,6 +1,10 @@
 // Vectors of 4 floats by the compiler's vector extensions, for any machine. Included by simd.h only.
 #pragma once
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace ost::OST_UNIT {
 
 inline constexpr int VW = 4;
@@ -16,21 +20,39 @@ OST_INLINE vf load(const float* p) {
     std::memcpy(&x, p, sizeof x);
     return x;
 }
-OST_INLINE vf load(const bf16* p) {
-    vi bits{};
-    for (int i = 0; i < VW; ++i) bits[i] = static_cast<int32_t>(static_cast<uint32_t>(p[i].bits) << 16);
-    return bit_cast<vf>(bits);
-}
 typedef uint32_t vu __attribute__((vector_size(16)));
+// Four 16-bit or 8-bit numbers at the top of their lanes.
+OST_INLINE vu load_halves_high(const void* p) {
+#if defined(__SSE2__)
+    return (vu)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(static_cast<const __m128i*>(p)));
+#else
+    uint16_t h[4];
+    std::memcpy(h, p, sizeof h);
+    return vu{h[0], h[1], h[2], h[3]} << 16;
+#endif
+}
+OST_INLINE vu load_bytes_high(const void* p) {
+#if defined(__SSE2__)
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    const __m128i none = _mm_setzero_si128();
+    return (vu)_mm_unpacklo_epi16(none, _mm_unpacklo_epi8(none, _mm_cvtsi32_si128(word)));
+#else
+    uint8_t b[4];
+    std::memcpy(b, p, sizeof b);
+    return vu{b[0], b[1], b[2], b[3]} << 24;
+#endif
+}
+OST_INLINE vf load(const bf16* p) { return bit_cast<vf>(load_halves_high(p)); }
 OST_INLINE vf load(const f16* p) {  // widen() of simd.h on four lanes
-    const vu bits = {p[0].bits, p[1].bits, p[2].bits, p[3].bits};
-    const vu magnitude = (bits & 0x7fffu) << 13;
-    const vu sign = (bits & 0x8000u) << 16;
-    const vi special = magnitude >= 0x0f800000u;
-    const vi quiet = magnitude > 0x0f800000u;
-    const vu wide = magnitude | 0x70000000u | ((vu)quiet & 0x400000u);
-    const vu scaled = bit_cast<vu>(bit_cast<vf>(magnitude) * splat(0x1p+112f));
-    return bit_cast<vf>((special ? wide : scaled) | sign);
+    const vu bits = load_halves_high(p);
+    const vu sign = bits & 0x80000000u;
+    const vi magnitude = (vi)((bits & 0x7fff0000u) >> 3);
+    const vi special = magnitude >= 0x0f800000;
+    const vi quiet = magnitude > 0x0f800000;
+    const vi wide = magnitude | 0x70000000 | (quiet & 0x400000);
+    const vi scaled = bit_cast<vi>(bit_cast<vf>(magnitude) * splat(0x1p+112f));
+    return bit_cast<vf>((vu)((special & wide) | (~special & scaled)) | sign);
 }
 template <class T>
 OST_INLINE vf load_n(const T* p, int n) {
@@ -59,7 +81,7 @@ OST_INLINE void store_i(int32_t* p, vi x) { std::memcpy(p, &x, sizeof x); }
 // Fused where the target has it (ARM, RISC-V with vectors, POWER), else two roundings: a libm call a lane would be
 // two orders slower. Either way it is the same everywhere in this unit.
 OST_INLINE vf fma(vf a, vf b, vf c) {
-#if defined(__FP_FAST_FMAF)
+#if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
     vf x;
     for (int i = 0; i < VW; ++i) x[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return x;
@@ -92,19 +114,6 @@ OST_INLINE float largest(vf x) {
 }
 
 // Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
-// Bytes go to the top of their lane first, which two interleaving instructions do on any machine.
-typedef uint8_t bytes16 __attribute__((vector_size(16)));
-OST_INLINE vu load_bytes_high(const void* p) {
-    uint32_t word;
-    std::memcpy(&word, p, sizeof word);
-    const bytes16 bytes = bit_cast<bytes16>(vu{word, 0, 0, 0});
-    const bytes16 none = {};
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return bit_cast<vu>(__builtin_shufflevector(none, bytes, 16, 0, 0, 0, 17, 0, 0, 0, 18, 0, 0, 0, 19, 0, 0, 0));
-#else
-    return bit_cast<vu>(__builtin_shufflevector(none, bytes, 0, 0, 0, 16, 0, 0, 0, 17, 0, 0, 0, 18, 0, 0, 0, 19));
-#endif
-}
 OST_INLINE vf load_i8(const void* p) { return to_float((vi)load_bytes_high(p) >> 24); }
 OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
     const vu bytes = load_bytes_high(p);

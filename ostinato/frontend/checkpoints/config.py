@@ -1,7 +1,8 @@
-"""The model configuration: one frozen record for both families, whatever file it came from.
+"""The model configuration: one frozen record for all families, whatever file it came from.
 
 Everything that could make a model silently wrong (a bad head ratio, an odd head width, a rotary kind that the model code does not compute) is refused
 when the configuration is read and not when a kernel runs. The readers for `config.json` and for GGUF metadata sit in their own files and meet here.
+Which architectures there are is not known here: that is the table of families.
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ from dataclasses import dataclass
 from ostinato.ir.errors import ConfigError, NotYetAvailable
 from ostinato.ir.types import MAX_ELEMENTS, DType
 
-__all__ = ["ARCHITECTURES", "ModelConfig", "refuse_architecture", "refuse_rope_kind"]
-
-ARCHITECTURES = ("llama", "qwen2")
-_ALSO_AS_LLAMA = "SmolLM2, Mistral without a sliding window"
+__all__ = ["ModelConfig", "refuse_rope_kind"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape and constants of a decoder of the Llama or Qwen2 family.
+    """Shape and constants of a decoder; `architecture` is the name of its family.
 
     Widths are in elements. `head_dim` is its own field: query width is num_heads * head_dim, not hidden_size. `eos_token_ids` may be empty.
     `dtype` is the one the checkpoint declares, None where it declares none; the tensors carry their own.
@@ -48,8 +46,6 @@ class ModelConfig:
     dtype: DType | None = None
 
     def __post_init__(self) -> None:
-        if self.architecture not in ARCHITECTURES:
-            raise refuse_architecture(self.architecture)
         problems = list(self._problems())
         if problems:
             raise ConfigError(
@@ -118,14 +114,6 @@ class ModelConfig:
         layer = attention + 3 * hidden * inner + 2 * hidden + biases
         heads = 1 if self.tie_word_embeddings else 2
         return heads * self.vocab_size * hidden + self.num_layers * layer + hidden
-
-
-def refuse_architecture(found: str, where: str = "") -> ConfigError:
-    """The error for an architecture that no model file implements."""
-    return ConfigError(
-        f"{where}architecture {found!r} is not supported",
-        hint=f"supported: {', '.join(ARCHITECTURES)} (as llama also: {_ALSO_AS_LLAMA})",
-    )
 
 
 def refuse_rope_kind(kind: str, where: str) -> ConfigError | NotYetAvailable:

@@ -18,6 +18,7 @@ from typing import Any
 import platformdirs
 import xxhash
 
+from ostinato.frontend.checkpoints.files import require_file
 from ostinato.frontend.checkpoints.gguf_header import GgufEntry, GgufHeader, parse_gguf
 
 __all__ = ["CachedHeader", "default_cache_directory", "read_gguf_header"]
@@ -57,6 +58,7 @@ def read_gguf_header(path: Path, directory: Path | None = None) -> CachedHeader:
 
     Raises what `parse_gguf` raises.
     """
+    require_file(path, "GGUF file")  # reading a pipe would wait for ever
     place = default_cache_directory() if directory is None else directory
     key = _key(path)
     if key is None:

@@ -6,7 +6,7 @@ are checked before the checkpoint exists, so that a missing or cut shard is foun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from ostinato.frontend.checkpoints.config import ModelConfig
 from ostinato.frontend.checkpoints.files import MappedFile, describe_foreign, read_json
 from ostinato.frontend.checkpoints.huggingface_config import config_from_huggingface
 from ostinato.frontend.checkpoints.safetensors_file import read_safetensors_header
+from ostinato.frontend.checkpoints.spelling import FamilyFiles
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.errors import WeightsError
 
@@ -33,16 +34,20 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class HuggingFaceCheckpoint(Checkpoint):
-    """A directory in the Hugging Face layout. Raises `WeightsError`, `ConfigError` or `DTypeError` when it cannot be used as it is."""
+    """A directory in the Hugging Face layout, of one of `families`.
+
+    Raises `WeightsError`, `ConfigError` or `DTypeError` when it cannot be used as it is.
+    """
 
     format: ClassVar[str] = "safetensors"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, families: Sequence[FamilyFiles]) -> None:
         self._tokenizer_config = _optional_json(path / "tokenizer_config.json", "tokenizer configuration")
         special_tokens = _special_tokens(path, self._tokenizer_config)
         generation = _optional_json(path / "generation_config.json", "generation configuration")
         config_path = path / _CONFIG
-        config = config_from_huggingface(read_json(config_path, "model configuration"), config_path, generation)
+        raw = read_json(config_path, "model configuration")
+        config = config_from_huggingface(raw, config_path, families, generation)
         shards = _find_shards(path)
         tensors, ignored = _read_shards(shards)
         _resolve_head(config, tensors, ignored)

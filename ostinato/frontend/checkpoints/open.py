@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from ostinato.frontend.checkpoints.files import require_file
 from ostinato.frontend.checkpoints.gguf_checkpoint import GgufCheckpoint
 from ostinato.frontend.checkpoints.huggingface import HuggingFaceCheckpoint
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
+from ostinato.frontend.checkpoints.spelling import FamilyFiles, check_families
 from ostinato.ir.errors import ConfigError, WeightsError
 
 __all__ = ["open_checkpoint"]
 
 
-def open_checkpoint(path_or_name: str | os.PathLike[str], *, cache_directory: Path | None = None) -> Checkpoint:
-    """Opens a checkpoint and checks everything that can be checked without reading the weights themselves.
+def open_checkpoint(
+    path_or_name: str | os.PathLike[str], families: Sequence[FamilyFiles], *, cache_directory: Path | None = None
+) -> Checkpoint:
+    """Opens a checkpoint of one of `families` and checks everything that can be checked without reading the weights themselves.
 
     A path that exists wins over a model name. `cache_directory` is where parsed GGUF headers are kept (the user's cache directory by default).
     Raises `WeightsError` (missing, damaged or inconsistent files), `ConfigError` (unusable configuration), `DTypeError` (unsupported element type) or
@@ -28,23 +32,24 @@ def open_checkpoint(path_or_name: str | os.PathLike[str], *, cache_directory: Pa
         raise ConfigError(
             f"a checkpoint is opened by path or name, found {path_or_name!r} of type {type(path_or_name).__name__}"
         )
+    check_families(families)
     path = Path(path_or_name)
     if path.is_dir():
-        return _open_directory(path, cache_directory)
+        return _open_directory(path, families, cache_directory)
     if path.exists():
-        return _open_file(path, cache_directory)
+        return _open_file(path, families, cache_directory)
     found = find_model_package(str(path_or_name))
     if found is not None:
-        return GgufCheckpoint(found, cache_directory)
+        return GgufCheckpoint(found, families, cache_directory)
     raise WeightsError(
         f"no checkpoint at {str(path_or_name)!r}: neither a file, nor a directory, nor the name of a model package",
         hint=f"model packages: {', '.join(MODEL_PACKAGES)}",
     )
 
 
-def _open_file(path: Path, cache_directory: Path | None) -> Checkpoint:
+def _open_file(path: Path, families: Sequence[FamilyFiles], cache_directory: Path | None) -> Checkpoint:
     if path.suffix == ".gguf":
-        return GgufCheckpoint(path, cache_directory)
+        return GgufCheckpoint(path, families, cache_directory)
     if path.suffix == ".safetensors" or path.name == "config.json":
         raise WeightsError(f"{path} is one file of a checkpoint", hint=f"open its directory: {path.parent}")
     if path.suffix in (".bin", ".pt", ".pth"):
@@ -54,16 +59,16 @@ def _open_file(path: Path, cache_directory: Path | None) -> Checkpoint:
     require_file(path, "checkpoint")
     with path.open("rb") as file:
         if file.read(4) == b"GGUF":  # model stores name files by their digest
-            return GgufCheckpoint(path, cache_directory)
+            return GgufCheckpoint(path, families, cache_directory)
     raise WeightsError(f"{path} is neither a .gguf file nor a directory with config.json")
 
 
-def _open_directory(path: Path, cache_directory: Path | None) -> Checkpoint:
+def _open_directory(path: Path, families: Sequence[FamilyFiles], cache_directory: Path | None) -> Checkpoint:
     if (path / "config.json").exists():
-        return HuggingFaceCheckpoint(path)
+        return HuggingFaceCheckpoint(path, families)
     files = sorted(path.glob("*.gguf"))
     if len(files) == 1:
-        return GgufCheckpoint(files[0], cache_directory)
+        return GgufCheckpoint(files[0], families, cache_directory)
     if files:
         raise WeightsError(
             f"{path} has {len(files)} GGUF files: {', '.join(file.name for file in files)}", hint="name one of them"

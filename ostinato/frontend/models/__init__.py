@@ -1,11 +1,11 @@
-"""Model families by architecture name: one readable file each."""
+"""The model families of the package: one readable file each, one line here."""
 
 from __future__ import annotations
 
-from ostinato.frontend.layers import ModelFunction
-from ostinato.frontend.models.llama import llama
-from ostinato.frontend.models.qwen2 import qwen2
+from ostinato.frontend.family import Family
+from ostinato.frontend.models.llama import LLAMA
+from ostinato.frontend.models.qwen2 import QWEN2
 
 __all__ = ["FAMILIES"]
 
-FAMILIES: dict[str, ModelFunction] = {"llama": llama, "qwen2": qwen2}
+FAMILIES: tuple[Family, ...] = (LLAMA, QWEN2)

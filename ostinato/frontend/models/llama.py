@@ -1,15 +1,28 @@
 """The Llama family (Touvron et al. 2023): Llama, SmolLM2, TinyLlama, Mistral without a window.
 
 Pre-norm decoder: RMSNorm, grouped-query attention with split-half rotary embedding, SwiGLU, no biases unless the configuration asks for them.
+GGUF files of the family store the rows of Q and K interleaved. A window that a configuration switches on is refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
+from ostinato.frontend.family import (
+    ConfigReader,
+    Family,
+    GgufSpelling,
+    HuggingFaceSpelling,
+    ModelConfig,
+    decoder_from_gguf,
+    decoder_from_huggingface,
+    window_is_switched_on,
+)
 from ostinato.frontend.layers import ModelInputs, inverse_frequency
 from ostinato.frontend.trace import Tensor
 
-__all__ = ["llama"]
+__all__ = ["LLAMA", "llama"]
 
 
 def llama(m: ModelInputs) -> Tensor:
@@ -70,3 +83,30 @@ def feed_forward(m: ModelInputs, layer: int, x: Tensor) -> Tensor:
         gate = project("gate", c.intermediate_size, c.hidden_size, ("F", "C"), x)
         up = project("up", c.intermediate_size, c.hidden_size, ("F", "C"), x)
         return project("down", c.hidden_size, c.intermediate_size, ("C", "F"), F.swiglu(gate, up, name="activated"))
+
+
+def from_huggingface(read: ConfigReader) -> ModelConfig:
+    """The common keys, and biases by two keys: `attention_bias` for all four projections of attention, `mlp_bias` for all three of the feed-forward."""
+    common = decoder_from_huggingface(
+        read, positions=2048, windowed=window_is_switched_on(read), kv_heads_required=False
+    )
+    biased = read.flag("attention_bias")
+    return replace(common, attention_bias=biased, attention_output_bias=biased, mlp_bias=read.flag("mlp_bias"))
+
+
+def from_huggingface_mistral(read: ConfigReader) -> ModelConfig:
+    """The common keys and no biases. Where `sliding_window` is absent, the published default is an active window; null and 0 mean none."""
+    windowed = read.raw.get("sliding_window", 4096) not in (None, 0)
+    return decoder_from_huggingface(read, positions=131072, windowed=windowed)
+
+
+LLAMA = Family(
+    name="llama",
+    function=llama,
+    huggingface=(
+        HuggingFaceSpelling(model_type="llama", classes=("LlamaForCausalLM",), config=from_huggingface),
+        HuggingFaceSpelling(model_type="mistral", classes=("MistralForCausalLM",), config=from_huggingface_mistral),
+    ),
+    gguf=(GgufSpelling(architecture="llama", config=decoder_from_gguf, interleaved_rotary=True),),
+    also=("SmolLM2", "Mistral without a sliding window"),
+)

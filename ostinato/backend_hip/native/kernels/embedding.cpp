@@ -57,7 +57,7 @@ void embedding(const Call& call) {
     }
     const bool table = layout == kRows ? covers(call, 1, vocabulary, row_size)
                                        : covers(call, 1, ceil_div(vocabulary, kLanes), panel_size);
-    if (!table || !covers(call, 0, m, 4) || !covers(call, 3, m * d, row_bytes(y_dtype, 1))) return;
+    if (!table || !covers(call, 0, m, 4) || !covers(call, 3, area(m, d), row_bytes(y_dtype, 1))) return;
     const auto* ids = call.pointer<const int32_t>(0);
     const auto* w = call.pointer<const char>(1);
     with_float_dtype(call, y_dtype, [&](auto type) {

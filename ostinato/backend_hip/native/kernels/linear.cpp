@@ -50,10 +50,10 @@ void linear(const Call& call) {
     }
     if (!valid) return report(call, OST_INVALID_ARGUMENT);
     p.panels = ceil_div(n, kLanes);
-    if (!covers(call, 0, m * k, element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes)) return;
+    if (!covers(call, 0, area(m, k), element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes)) return;
     if (p.bias != nullptr && !covers(call, 2, n, 4)) return;
     for (uint32_t o = 0; o < 3; ++o) {
-        if (p.columns[o] != 0 && !covers(call, 4 + o, m * p.columns[o], element_bytes(p.y_dtype))) return;
+        if (p.columns[o] != 0 && !covers(call, 4 + o, area(m, p.columns[o]), element_bytes(p.y_dtype))) return;
     }
     if (p.rows > 0 && n > 0) compute(p);
 }
@@ -81,8 +81,8 @@ void linear_swiglu(const Call& call) {
     if (m < 0 || k < 0 || n < 0 || p.panel_bytes < 0 || !float_dtype(p.x_dtype) || !float_dtype(p.y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
-    if (!covers(call, 0, m * k, element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes) ||
-        !covers(call, 3, m * n, element_bytes(p.y_dtype))) {
+    if (!covers(call, 0, area(m, k), element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes) ||
+        !covers(call, 3, area(m, n), element_bytes(p.y_dtype))) {
         return;
     }
     if (p.rows > 0 && n > 0) compute(p);

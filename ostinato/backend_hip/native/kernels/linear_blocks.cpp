@@ -13,6 +13,7 @@ constexpr int kTileVectors = 2;
 constexpr int64_t kBlockRows = 132;
 constexpr int64_t kGroup = 8;  // panels, at most
 
+constexpr int64_t kStageAhead = 1024;  // bytes: a panel's chunk mostly waits in a nearby cache already
 constexpr int64_t kStageBytes = kChunk / kQuantBlock * StagedBlocks<true>::kBlockBytes;
 constexpr int64_t kTotalsBytes = kBlockRows * kGroup * kLanes * 4;
 // X elements between two rows in scratch: 33 or 17 cache lines, an odd number. Past the chunk, a row keeps the sums of
@@ -42,7 +43,7 @@ void stage_panel(const char* w, int64_t count, char* to) {
         };
         int64_t k = 0;
         for (; k + W::kBlock <= count; k += W::kBlock) {
-            for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + W::kAhead + line);
+            for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + kStageAhead + line);
             if constexpr (W::kScaled) {
                 vf d[C];
                 vf m[C];

@@ -4,6 +4,7 @@
 #include "panel.h"
 #include "rows.h"
 #include "thread_pool.h"
+#include "transpose.h"
 
 namespace ost::OST_UNIT {
 
@@ -70,30 +71,60 @@ PanelRows panel_rows(const Packing& p, int64_t layout, int64_t panel) {
     return result;
 }
 
-// bf16 panels keep two values of k side by side.
-constexpr bool pairwise(bf16) { return true; }
-constexpr bool pairwise(f16) { return false; }
-constexpr bool pairwise(float) { return false; }
+// A panel of floats is rows of 32 units, one a lane: a value, or for bf16 two values of k side by side. They are put
+// together as floats and transposed in registers.
+template <class T>
+struct Unit {
+    static constexpr int kValues = 1;
+    using Stored = T;
+    OST_INLINE void make(const float* values, int64_t count, float* units) {
+        std::memcpy(units, values, static_cast<size_t>(count) * sizeof(float));
+    }
+};
+template <>
+struct Unit<bf16> {
+    static constexpr int kValues = 2;
+    using Stored = float;  // two bf16 as they are
+    OST_INLINE void make(const float* values, int64_t count, float* units) {
+        bf16 narrow[kPiece] = {};  // an odd end is completed with zero
+        narrow_piece(values, count, narrow);
+        std::memcpy(units, narrow, static_cast<size_t>(ceil_div(count, 2)) * sizeof(float));
+    }
+};
 
 template <class T>
 void pack_float_panel(const Packing& p, const PanelRows& from, char* panel) {
-    constexpr bool kPairwise = pairwise(T{});
-    auto* to = reinterpret_cast<T*>(panel);
+    using Stored = typename Unit<T>::Stored;
+    constexpr int kUnits = kPiece / Unit<T>::kValues;
     for (int64_t k = 0; k < p.k; k += kPiece) {
         const int64_t count = smaller(kPiece, p.k - k);
-        const int64_t written = kPairwise ? ceil_div(count, 2) * 2 : count;  // an odd end is completed with zero
-        T piece[kLanes][kPiece + 2] = {};
+        const int64_t units = ceil_div(count, Unit<T>::kValues);
+        auto* to = reinterpret_cast<Stored*>(panel) + k / Unit<T>::kValues * kLanes;
+        float piece[kLanes][kUnits];
         for (int lane = 0; lane < kLanes; ++lane) {
-            if (from.lanes[lane] != kWrite) continue;
-            float values[kPiece];
-            widen_piece(p.src_dtype, from.rows[lane], k, count, values);
-            narrow_piece(values, count, piece[lane]);
+            if (from.lanes[lane] == kWrite) {
+                float values[kPiece];
+                widen_piece(p.src_dtype, from.rows[lane], k, count, values);
+                Unit<T>::make(values, count, piece[lane]);
+            } else {
+                for (float& unit : piece[lane]) unit = 0.0f;
+            }
         }
-        for (int lane = 0; lane < kLanes; ++lane) {
-            if (from.lanes[lane] == kOther) continue;
-            for (int64_t i = 0; i < written; ++i) {
-                const int64_t at = k + i;
-                to[kPairwise ? at / 2 * (2 * kLanes) + lane * 2 + at % 2 : at * kLanes + lane] = piece[lane][i];
+        for (int first = 0; first < kLanes; first += VW) {
+            bool whole = true;
+            for (int lane = first; lane < first + VW; ++lane) whole = whole && from.lanes[lane] != kOther;
+            int64_t u = 0;
+            for (; whole && u + VW <= units; u += VW) {
+                vf square[VW];
+#pragma GCC unroll 16
+                for (int i = 0; i < VW; ++i) square[i] = load(&piece[first + i][u]);
+                transpose(square);
+#pragma GCC unroll 16
+                for (int i = 0; i < VW; ++i) store(to + (u + i) * kLanes + first, square[i]);
+            }
+            for (int lane = first; lane < first + VW; ++lane) {
+                if (from.lanes[lane] == kOther) continue;
+                for (int64_t i = u; i < units; ++i) narrow(piece[lane][i], to[i * kLanes + lane]);
             }
         }
     }

@@ -1,0 +1,75 @@
+"""Options that say how a program is run: mode and fallback, buckets, context, progress. Each is checked here, once, and comes back as a plain value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ostinato.ir.checks import integer, integers
+from ostinato.ir.errors import ConfigError, NotYetAvailable
+
+__all__ = [
+    "DEFAULT_CONTEXT",
+    "DEFAULT_TOKENS",
+    "MODES",
+    "RUNNABLE",
+    "bucket_sizes",
+    "check_progress",
+    "context_length",
+    "resolve_mode",
+]
+
+MODES = ("reference", "eager", "planned", "captured")
+RUNNABLE = ("reference", "eager", "planned")
+"""The modes that an executable of this version runs in; the others are settled before it is made."""
+DEFAULT_TOKENS = (128, 512)
+DEFAULT_CONTEXT = 2048
+
+
+def resolve_mode(mode: str, on_fallback: str) -> tuple[str, str]:
+    """The mode that will run and why it is not the one asked for.
+
+    Raises `ConfigError` for an unknown word, `NotYetAvailable` for a mode that the device lacks when `on_fallback` is "raise".
+    """
+    if on_fallback not in ("report", "raise"):
+        raise ConfigError(f"on_fallback={on_fallback!r} is unknown", hint='use "report" or "raise"')
+    if mode == "auto":
+        return "planned", "auto: planned is the fastest mode of the host device"
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r} is unknown", hint=f"use auto or one of {', '.join(MODES)}")
+    if mode == "captured":
+        reason = "captured needs a GPU and the HIP backend; the host device replays a step table instead"
+        if on_fallback == "raise":
+            raise NotYetAvailable(reason, hint='use mode="planned"')
+        return "planned", reason
+    return mode, ""
+
+
+def bucket_sizes(buckets: Any, limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of B and of T. None: one sequence of the default lengths, as far as `limit` positions allow. Raises `ConfigError` for anything else."""
+    if buckets is None:
+        return (1,), tuple(sorted({min(tokens, limit) for tokens in DEFAULT_TOKENS}))
+    hint = 'give positive sizes for both, like {"B": [1], "T": [128, 512]}'
+    if not isinstance(buckets, Mapping) or set(buckets) != {"B", "T"}:
+        raise ConfigError(f"buckets {buckets!r} are not usable", hint=hint)
+    batches, lengths = (integers(buckets[axis], f"buckets[{axis!r}]", low=1) for axis in ("B", "T"))
+    if not batches or not lengths:
+        raise ConfigError(f"buckets {dict(buckets)} are not usable", hint=hint)
+    return batches, lengths
+
+
+def context_length(context: int | None, limit: int, *, lengths: Sequence[int] = (), node: str) -> int:
+    """Positions a sequence can hold. None: the default or the longest of `lengths`, as far as the model's `limit` allows.
+
+    Raises `ConfigError` for one outside [1, limit].
+    """
+    wanted = max(*lengths, min(DEFAULT_CONTEXT, limit), 1) if context is None else integer(context, "context")
+    if not 1 <= wanted <= limit:
+        raise ConfigError(f"context {wanted} is outside [1, {limit}], the positions of the model", node=node)
+    return wanted
+
+
+def check_progress(progress: object) -> None:
+    """Raises `ConfigError` for a progress report that cannot be called."""
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress is {progress!r}", hint="give a function of (what, bytes done, bytes in all)")
