@@ -218,8 +218,9 @@ py::dict kernel_names() {
 py::dict dtype_numbers() {
     py::dict numbers;
     const std::pair<const char*, ost_dtype> list[] = {
-        {"f32", OST_F32}, {"f16", OST_F16}, {"bf16", OST_BF16}, {"f64", OST_F64},   {"i64", OST_I64},   {"i32", OST_I32},
-        {"i8", OST_I8},   {"u8", OST_U8},   {"bool", OST_BOOL}, {"q8_0", OST_Q8_0}, {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1},
+        {"f32", OST_F32},   {"f16", OST_F16},   {"bf16", OST_BF16}, {"f64", OST_F64},
+        {"i64", OST_I64},   {"i32", OST_I32},   {"i8", OST_I8},     {"u8", OST_U8},
+        {"bool", OST_BOOL}, {"q8_0", OST_Q8_0}, {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1},
     };
     for (const auto& entry : list) numbers[entry.first] = static_cast<int>(entry.second);
     return numbers;
@@ -250,7 +251,8 @@ PYBIND11_MODULE(_native, m) {
         .def("kernel", &Device::kernel, py::arg("name"), "Number of a kernel for the steps of a table.");
 
     py::class_<Table>(m, "Table", "Steps copied and checked once, run many times without Python.")
-        .def(py::init<const Device&, const py::iterable&>(), py::arg("device"), py::arg("steps"), py::keep_alive<1, 2>())
+        .def(py::init<const Device&, const py::iterable&>(), py::arg("device"), py::arg("steps"),
+             py::keep_alive<1, 2>())
         .def("__len__", &Table::size)
         .def("run", &Table::run, py::arg("first") = 0, py::arg("count") = -1,
              "Runs steps [first, first + count), all that follow for count -1, without the GIL.")

@@ -70,8 +70,8 @@ ost_status ost_device_create(const ost_device_options* options, ost_device** dev
                     ost::available_units());
     }
     if (!unit->usable) {
-        return fail(OST_BACKEND, "this CPU (%s) cannot run kernel unit '%s'; it can run: auto,%s", ost::processor_name(),
-                    wanted, ost::available_units());
+        return fail(OST_BACKEND, "this CPU (%s) cannot run kernel unit '%s'; it can run: auto,%s",
+                    ost::processor_name(), wanted, ost::available_units());
     }
     const uint32_t threads = options->threads == 0 ? ost::usable_cores() : options->threads;
     if (threads > ost::kMaximumThreads) {
@@ -106,7 +106,8 @@ ost_status ost_device_query(const ost_device* device, ost_device_info* info) {
 void ost_device_destroy(ost_device* device) { delete device; }
 
 ost_status ost_memory_allocate(ost_device* device, size_t bytes, size_t alignment, void** address) {
-    if (device == nullptr || address == nullptr) return fail(OST_INVALID_ARGUMENT, "ost_memory_allocate: null argument");
+    if (device == nullptr || address == nullptr)
+        return fail(OST_INVALID_ARGUMENT, "ost_memory_allocate: null argument");
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
         return fail(OST_INVALID_ARGUMENT, "alignment is %zu; it must be a power of two", alignment);
     }

@@ -1,4 +1,5 @@
-// The host device behind the opaque handles: kernels of one ISA unit, worker threads, memory. Internal to the extension.
+// The host device behind the opaque handles: kernels of one ISA unit, worker threads, memory. Internal to the
+// extension.
 #pragma once
 
 #include <cstddef>

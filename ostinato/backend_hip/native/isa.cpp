@@ -34,8 +34,8 @@ KernelUnit kernel_unit();
 namespace {
 
 struct Features {
-    bool avx2 = false;        // AVX2, FMA, F16C
-    bool avx512 = false;      // F, BW, DQ, VL and the above
+    bool avx2 = false;    // AVX2, FMA, F16C
+    bool avx512 = false;  // F, BW, DQ, VL and the above
     bool avx512_bf16 = false;
 };
 
@@ -143,7 +143,8 @@ uint32_t usable_cores() {
         std::set<std::string> physical;  // sibling lists name a core by its hardware threads
         for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
             if (!CPU_ISSET(cpu, &allowed)) continue;
-            const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
+            const std::string path =
+                "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
             const std::string siblings = first_line_with(path.c_str(), "");
             physical.insert(siblings.empty() ? "cpu" + std::to_string(cpu) : siblings);
         }

@@ -19,11 +19,11 @@ struct Call {
     uint32_t operand_count;
     uint32_t param_count;
     ThreadPool* pool;
-    int32_t* status;  // a kernel that meets an index out of range stores OST_OUT_OF_RANGE here (relaxed atomic), one that
-                      // is given parameters it does not know OST_INVALID_ARGUMENT
+    int32_t* status;  // a kernel that meets an index out of range stores OST_OUT_OF_RANGE here (relaxed atomic), one
+                      // that is given parameters it does not know OST_INVALID_ARGUMENT
 
-    // Always inlined: kernels are compiled for several instruction sets, and a shared out-of-line copy of these would be
-    // whichever one the linker met first.
+    // Always inlined: kernels are compiled for several instruction sets, and a shared out-of-line copy of these would
+    // be whichever one the linker met first.
     template <class T>
     __attribute__((always_inline)) T* pointer(uint32_t operand) const {
         return static_cast<T*>(operands[operand].address);
@@ -46,9 +46,9 @@ using KernelFunction = void (*)(const Call&);
 struct KernelEntry {
     const char* name;
     KernelFunction run;
-    uint32_t operand_count;     // exact; absent optional operands are null addresses
-    uint32_t param_count;       // exact
-    uint32_t optional_operands; // bit i set: operand i may be null
+    uint32_t operand_count;      // exact; absent optional operands are null addresses
+    uint32_t param_count;        // exact
+    uint32_t optional_operands;  // bit i set: operand i may be null
 };
 
 struct KernelTable {

@@ -89,8 +89,8 @@ OST_INLINE T narrowed(float x) {
 }  // namespace ost::OST_UNIT
 
 // Per width: VW, vf, vi; splat(float), splat_i(int32_t), zero(); load, store, load_n, store_n (n lanes, 0 <= n <= VW,
-// the others read as 0 and are not written) for float, bf16, f16; load_i, store_i (int32); fma; square_root; sum, largest
-// (fixed tree); to_float(vi), to_int(vf) (truncates), round_even(vf); ldexp2(x, n): x * 2^n for integral n;
+// the others read as 0 and are not written) for float, bf16, f16; load_i, store_i (int32); fma; square_root; sum,
+// largest (fixed tree); to_float(vi), to_int(vf) (truncates), round_even(vf); ldexp2(x, n): x * 2^n for integral n;
 // maximum, minimum: where a lane compares unordered (NaN), the second argument is returned.
 #if defined(__AVX512F__)
 #include "simd_avx512.h"
@@ -150,8 +150,8 @@ OST_INLINE void with_float_dtype(const Call& call, int64_t dtype, const F& f) {
 OST_INLINE bool covers(const Call& call, uint32_t operand, int64_t count, int64_t size) {
     const ost_operand& o = call.operands[operand];
     int64_t bytes = 0;
-    const bool fits = count >= 0 && !__builtin_mul_overflow(count, size, &bytes) &&
-                      static_cast<uint64_t>(bytes) <= o.bytes;
+    const bool fits =
+        count >= 0 && !__builtin_mul_overflow(count, size, &bytes) && static_cast<uint64_t>(bytes) <= o.bytes;
     if (!fits) report(call, OST_INVALID_ARGUMENT);
     return fits;
 }

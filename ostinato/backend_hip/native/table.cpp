@@ -80,38 +80,41 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
                       const KernelEntry*& entry) {
     if (step.struct_size != sizeof(ost_step)) {
         return fail(OST_INVALID_ARGUMENT, "step %zu: struct_size is %u, this library's is %zu", index, step.struct_size,
-             sizeof(ost_step));
+                    sizeof(ost_step));
     }
     switch (step.kind) {
         case OST_STEP_LAUNCH:
             if (step.kernel >= device.kernels.size()) {
                 return fail(OST_NOT_FOUND, "step %zu: kernel number %u, the device has %zu kernels", index, step.kernel,
-                     device.kernels.size());
+                            device.kernels.size());
             }
             entry = &device.kernels[step.kernel];
             break;
         case OST_STEP_COPY: entry = &kCopy; break;
         case OST_STEP_FILL: entry = &kFill; break;
         default:
-            return fail(OST_INVALID_ARGUMENT, "step %zu: step kind %u is not one the host device runs (launch, copy, fill)",
-                 index, step.kind);
+            return fail(OST_INVALID_ARGUMENT,
+                        "step %zu: step kind %u is not one the host device runs (launch, copy, fill)", index,
+                        step.kind);
     }
     if (step.lane != 0) {
         return fail(OST_INVALID_ARGUMENT, "step %zu (%s): lane %u, the host device has lane 0 only", index, entry->name,
-             step.lane);
+                    step.lane);
     }
     if (step.operand_count != entry->operand_count || step.param_count != entry->param_count) {
         return fail(OST_INVALID_ARGUMENT, "step %zu (%s): %u operands and %u params given, %u and %u expected", index,
-             entry->name, step.operand_count, step.param_count, entry->operand_count, entry->param_count);
+                    entry->name, step.operand_count, step.param_count, entry->operand_count, entry->param_count);
     }
     if ((step.operand_count != 0 && step.operands == nullptr) || (step.param_count != 0 && step.params == nullptr) ||
         (step.wait_count != 0 && step.waits == nullptr) || (step.signal_count != 0 && step.signals == nullptr)) {
-        return fail(OST_INVALID_ARGUMENT, "step %zu (%s): a count is not zero but its array is null", index, entry->name);
+        return fail(OST_INVALID_ARGUMENT, "step %zu (%s): a count is not zero but its array is null", index,
+                    entry->name);
     }
     for (uint32_t i = 0; i < step.operand_count; ++i) {
         const bool optional = i < 32 && ((entry->optional_operands >> i) & 1u) != 0;
         if (step.operands[i].address == nullptr && !optional) {
-            return fail(OST_INVALID_ARGUMENT, "step %zu (%s): operand %u is null and not optional", index, entry->name, i);
+            return fail(OST_INVALID_ARGUMENT, "step %zu (%s): operand %u is null and not optional", index, entry->name,
+                        i);
         }
     }
     if (step.kind == OST_STEP_COPY) {
@@ -120,8 +123,8 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
         const auto a = reinterpret_cast<uintptr_t>(from.address);
         const auto b = reinterpret_cast<uintptr_t>(to.address);
         if (from.bytes != to.bytes) {
-            return fail(OST_INVALID_ARGUMENT, "step %zu (copy): %" PRIu64 " bytes to %" PRIu64 " bytes", index, from.bytes,
-                 to.bytes);
+            return fail(OST_INVALID_ARGUMENT, "step %zu (copy): %" PRIu64 " bytes to %" PRIu64 " bytes", index,
+                        from.bytes, to.bytes);
         }
         if (a != b && a < b + to.bytes && b < a + from.bytes) {
             return fail(OST_INVALID_ARGUMENT, "step %zu (copy): source and destination overlap", index);
@@ -130,7 +133,7 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
     for (uint32_t i = 0; i < step.wait_count; ++i) {
         if (signalled.count(step.waits[i]) == 0) {
             return fail(OST_INVALID_ARGUMENT, "step %zu (%s): waits for event %u, which no earlier step signals", index,
-                 entry->name, step.waits[i]);
+                        entry->name, step.waits[i]);
         }
     }
     for (uint32_t i = 0; i < step.signal_count; ++i) signalled.insert(step.signals[i]);
@@ -144,8 +147,7 @@ ost_status build(Table& table, const ost_step* steps, size_t count) {
         const KernelEntry* entry = nullptr;
         const ost_status status = check_step(*table.device, step, i, signalled, entry);
         if (status != OST_OK) return status;
-        const Call call = {nullptr,          nullptr, step.operand_count, step.param_count, &table.device->pool,
-                           &table.status};
+        const Call call = {nullptr, nullptr, step.operand_count, step.param_count, &table.device->pool, &table.status};
         table.steps.push_back({entry->run, entry->name, table.operands.size(), table.params.size(), call});
         table.operands.insert(table.operands.end(), step.operands, step.operands + step.operand_count);
         table.params.insert(table.params.end(), step.params, step.params + step.param_count);
@@ -184,7 +186,8 @@ ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* co
     }
     if (status == OST_OK) return OST_OK;
     if (failed_step != nullptr) *failed_step = failed;
-    return fail(static_cast<ost_status>(status), "step %zu (%s): %s", failed, table.steps[failed].name, explain(status));
+    return fail(static_cast<ost_status>(status), "step %zu (%s): %s", failed, table.steps[failed].name,
+                explain(status));
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ namespace ost {
 
 namespace {
 
-constexpr int kSpins = 2000;                            // about 20 microseconds
-constexpr int kCallerSpins = 500;                       // then the caller yields to whom it waits for
-constexpr auto kAwake = std::chrono::milliseconds(3);   // idle time after which a worker sleeps
+constexpr int kSpins = 2000;                           // about 20 microseconds
+constexpr int kCallerSpins = 500;                      // then the caller yields to whom it waits for
+constexpr auto kAwake = std::chrono::milliseconds(3);  // idle time after which a worker sleeps
 constexpr size_t kLine = 64;
 
 void relax() {
@@ -224,7 +224,9 @@ void ThreadPool::run(int64_t chunks, Task task, const void* context) {
     s.finished.store(0, std::memory_order_relaxed);
     s.remaining.store(chunks);
     if (s.sleepers.load() > 0) {
-        { const std::lock_guard<std::mutex> guard(s.sleep); }
+        {
+            const std::lock_guard<std::mutex> guard(s.sleep);
+        }
         s.wake.notify_all();
     }
     const int64_t done = take_all(s.remaining, s.task, s.context, s.chunks, s.scratch[0]);

@@ -39,9 +39,12 @@ class ThreadPool {
     // The same for a callable; F is called as f(int64_t chunk, void* scratch) const.
     template <class F>
     __attribute__((always_inline)) void parallel(int64_t chunks, const F& f) {
-        run(chunks, [](const void* context, int64_t chunk, void* scratch) {
-            (*static_cast<const F*>(context))(chunk, scratch);
-        }, &f);
+        run(
+            chunks,
+            [](const void* context, int64_t chunk, void* scratch) {
+                (*static_cast<const F*>(context))(chunk, scratch);
+            },
+            &f);
     }
 
   private:

@@ -1,5 +1,5 @@
-// embedding_<W>: rows of a table by id. The table may be row-major or packed in panels, so that a tied output projection
-// and the embedding share one copy; then a row is gathered from one lane of its panel.
+// embedding_<W>: rows of a table by id. The table may be row-major or packed in panels, so that a tied output
+// projection and the embedding share one copy; then a row is gathered from one lane of its panel.
 #include "panel.h"
 #include "rows.h"
 #include "thread_pool.h"

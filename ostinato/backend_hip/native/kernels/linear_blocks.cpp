@@ -198,9 +198,8 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
 template <class W, class T>
 void run(const LinearProblem& p) {
     const Split split = choose_split(p, !Same<W, T>::value);
-    p.pool->parallel(split.blocks * split.groups, [&](int64_t unit, void* scratch) {
-        run_unit<W, T>(p, split, unit, static_cast<char*>(scratch));
-    });
+    p.pool->parallel(split.blocks * split.groups,
+                     [&](int64_t unit, void* scratch) { run_unit<W, T>(p, split, unit, static_cast<char*>(scratch)); });
 }
 
 }  // namespace

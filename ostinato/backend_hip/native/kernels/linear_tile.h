@@ -1,13 +1,14 @@
-// The one inner kernel of all linear operators: R rows of x times C vectors of outputs of a panel, held in registers over
-// a chunk of K.
+// The one inner kernel of all linear operators: R rows of x times C vectors of outputs of a panel, held in registers
+// over a chunk of K.
 //
-// The order in which a result is summed is the same for every R, C, P and every path that gets here: within a block with
-// scales, and within a chunk of kChunk values of k, one fused multiply-add after another in the order of decode();
-// blocks added to their chunk, and chunks to the total, in ascending order. So a row has the same bits alone, in a batch,
-// at any place in it and on any number of threads.
+// The order in which a result is summed is the same for every R, C, P and every path that gets here: within a block
+// with scales, and within a chunk of kChunk values of k, one fused multiply-add after another in the order of decode();
+// blocks added to their chunk, and chunks to the total, in ascending order. So a row has the same bits alone, in a
+// batch, at any place in it and on any number of threads.
 //
-// Few rows of x mean few sums in flight; formats with scales then work on P blocks side by side, which have sums of their
-// own. (Several panels side by side would do as well, but one stream of weights is what a memory system follows best.)
+// Few rows of x mean few sums in flight; formats with scales then work on P blocks side by side, which have sums of
+// their own. (Several panels side by side would do as well, but one stream of weights is what a memory system follows
+// best.)
 #pragma once
 
 #include "panel.h"
@@ -39,9 +40,9 @@ struct Count {
     static constexpr int value = kValue;
 };
 
-// totals[column + ..] of row r (r * totals_stride) receives the sums over `count` elements of x; a count that spans several
-// chunks starts at a chunk boundary. With `add` the sums are added to what is there. kStride is the distance of two rows
-// of x where it is known when compiling, else 0.
+// totals[column + ..] of row r (r * totals_stride) receives the sums over `count` elements of x; a count that spans
+// several chunks starts at a chunk boundary. With `add` the sums are added to what is there. kStride is the distance of
+// two rows of x where it is known when compiling, else 0.
 template <class W, int R, int C, int P, int kStride>
 static void tile(const TileWeights& weights, const TileX<typename W::X>& rows, int64_t count, float* totals,
                  int64_t totals_stride, bool add) {

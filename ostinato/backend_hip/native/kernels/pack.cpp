@@ -96,6 +96,7 @@ template <class T>
 void pack_float_panel(const Packing& p, const PanelRows& from, char* panel) {
     using Stored = typename Unit<T>::Stored;
     constexpr int kUnits = kPiece / Unit<T>::kValues;
+    const int64_t piece_bytes = row_bytes(p.src_dtype, kPiece);
     for (int64_t k = 0; k < p.k; k += kPiece) {
         const int64_t count = smaller(kPiece, p.k - k);
         const int64_t units = ceil_div(count, Unit<T>::kValues);
@@ -103,6 +104,9 @@ void pack_float_panel(const Packing& p, const PanelRows& from, char* panel) {
         float piece[kLanes][kUnits];
         for (int lane = 0; lane < kLanes; ++lane) {
             if (from.lanes[lane] == kWrite) {
+                // 32 rows are more streams than the hardware follows by itself.
+                const char* next = from.rows[lane] + (k / kPiece + 1) * piece_bytes;
+                for (int64_t line = 0; line < piece_bytes; line += 64) prefetch(next + line);
                 float values[kPiece];
                 widen_piece(p.src_dtype, from.rows[lane], k, count, values);
                 Unit<T>::make(values, count, piece[lane]);
@@ -202,10 +206,17 @@ void copy_to_rows(const Packing& p, int64_t dtype) {
 // Fills in what both kernels share; false, and reported, when parameters do not fit together.
 bool prepare(const Call& call, int64_t src_dtype, int64_t dst_dtype, int64_t k, int64_t rows, int64_t first,
              int64_t total, Packing& p) {
-    p = {&call, src_dtype, k, rows, first, total, call.pointer<const char>(0), call.pointer<const int64_t>(1),
-         0,     0,         call.pointer<char>(2)};
+    p.call = &call;
+    p.src_dtype = src_dtype;
+    p.k = k;
+    p.rows = rows;
+    p.first = first;
+    p.total = total;
+    p.source = call.pointer<const char>(0);
+    p.index = call.pointer<const int64_t>(1);
+    p.to = call.pointer<char>(2);
     const bool convertible = is_float(dst_dtype) && (is_float(src_dtype) || is_block(src_dtype));
-    bool valid = k >= 0 && rows >= 0 && first >= 0 && first + rows <= total && (convertible || src_dtype == dst_dtype);
+    bool valid = k >= 0 && rows >= 0 && first >= 0 && total - first >= rows && (convertible || src_dtype == dst_dtype);
     p.source_row_bytes = valid ? row_bytes(src_dtype, k) : -1;
     valid = valid && p.source_row_bytes >= 0 && row_bytes(dst_dtype, k) >= 0;
     if (!valid) {

@@ -8,8 +8,8 @@
 // Four-bit rows hold k = i in the low and k = i + 16 in the high half of each byte.
 //
 // A format here says how large its pieces are and how to read them as vectors of floats. Blocks with scales are summed
-// over their quants first, sum(x q), and scaled once: total += d * sum(x q) + m * sum(x). That is the same number as the
-// sum of x times the dequantised weights, with fewer roundings and half the multiplications.
+// over their quants first, sum(x q), and scaled once: total += d * sum(x q) + m * sum(x). That is the same number as
+// the sum of x times the dequantised weights, with fewer roundings and half the multiplications.
 #pragma once
 
 #include "simd.h"
@@ -21,9 +21,9 @@ inline constexpr int kQuantBlock = 32;
 
 // A panel is a sequence of blocks of kBlock X elements, kBlockBytes each; an X element is kPerX values of k. decode()
 // gives kStep vectors of weights (times C) for position k of a block, from row `column` on: of X elements k, k + 1, or,
-// where kSplit is not zero, k / 2 and k / 2 + kSplit. scale() gives a block's factors. Only formats with kTail end inside
-// a block. kAhead is the distance in bytes between what is read and what is asked for,
-// measured: too near waits, too far is evicted.
+// where kSplit is not zero, k / 2 and k / 2 + kSplit. scale() gives a block's factors. Only formats with kTail end
+// inside a block. kAhead is the distance in bytes between what is read and what is asked for, measured: too near waits,
+// too far is evicted.
 struct Plain {
     static constexpr int kPerX = 1;
     static constexpr int kStep = 1;
@@ -131,8 +131,8 @@ struct PanelQ4 : Scaled {
 using PanelQ40 = PanelQ4<false>;
 using PanelQ41 = PanelQ4<true>;
 
-// What linear_blocks.cpp makes of a block with scales for one chunk of K: { float d[32]; float m[32]; float q[32][32] },
-// rows of q in the order in which decode() of the packed format gives them.
+// What linear_blocks.cpp makes of a block with scales: { float d[32]; float m[32]; float q[32][32] }, the rows of q in
+// the order in which decode() of the packed format gives them.
 template <bool kWithMinimum>
 struct StagedBlocks : Scaled {
     static constexpr bool kMinimum = kWithMinimum;

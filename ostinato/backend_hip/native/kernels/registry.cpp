@@ -21,8 +21,8 @@ KernelUnit kernel_unit();
 
 namespace {
 constexpr KernelFamily families[] = {
-    linear_kernels, pack_kernels,   embedding_kernels, attention_kernels,
-    norm_kernels,   rotary_kernels,        elementwise_kernels, cache_kernels, selection_kernels,
+    linear_kernels, pack_kernels,        embedding_kernels, attention_kernels, norm_kernels,
+    rotary_kernels, elementwise_kernels, cache_kernels,     selection_kernels,
 };
 }  // namespace
 

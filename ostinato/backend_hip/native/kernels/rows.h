@@ -59,6 +59,15 @@ OST_INLINE void widen_block(int64_t dtype, const char* block, float* out) {
 
 inline constexpr int64_t kPiece = 64;  // most elements a piece has; whole blocks
 
+template <class T>
+OST_INLINE void widen_halves(const char* from, int64_t count, float* out) {
+    T halves[kPiece];  // aligned, which `from` need not be
+    std::memcpy(halves, from, static_cast<size_t>(count) * sizeof(T));
+    int64_t i = 0;
+    for (; i + VW <= count; i += VW) store(out + i, load(halves + i));
+    for (; i < count; ++i) out[i] = widen(halves[i]);
+}
+
 // Elements [k, k + count) of a row as floats; for blocks k and count are multiples of 32. count <= kPiece.
 OST_INLINE void widen_piece(int64_t dtype, const char* row, int64_t k, int64_t count, float* out) {
     if (dtype == OST_F32) {
@@ -68,24 +77,18 @@ OST_INLINE void widen_piece(int64_t dtype, const char* row, int64_t k, int64_t c
         for (int64_t i = 0; i < count; i += kBlockElements) {
             widen_block(dtype, row + (k + i) / kBlockElements * bytes, out + i);
         }
+    } else if (dtype == OST_F16) {
+        widen_halves<f16>(row + k * 2, count, out);
     } else {
-        f16 halves[kPiece];
-        bf16 brains[kPiece];
-        const bool half = dtype == OST_F16;
-        std::memcpy(half ? static_cast<void*>(halves) : brains, row + k * 2, static_cast<size_t>(count) * 2);
-        for (int64_t i = 0; i < count; i += VW) {
-            const int lanes = static_cast<int>(smaller(VW, count - i));
-            store_n(out + i, half ? load_n(halves + i, lanes) : load_n(brains + i, lanes), lanes);
-        }
+        widen_halves<bf16>(row + k * 2, count, out);
     }
 }
 
 template <class T>
 OST_INLINE void narrow_piece(const float* from, int64_t count, T* to) {
-    for (int64_t i = 0; i < count; i += VW) {
-        const int lanes = static_cast<int>(smaller(VW, count - i));
-        store_n(to + i, load_n(from + i, lanes), lanes);
-    }
+    int64_t i = 0;
+    for (; i + VW <= count; i += VW) store(to + i, load(from + i));
+    for (; i < count; ++i) narrow(from[i], to[i]);
 }
 
 }  // namespace ost::OST_UNIT
