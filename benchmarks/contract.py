@@ -43,7 +43,7 @@ def check(model: str, dtype: str) -> dict[str, str]:
     results, row = [], {}
     for threads in (1, 2):
         executable = ost.compile(
-            str(checkpoint(model, dtype)),
+            checkpoint(model, dtype),
             buckets={"B": [1], "T": [1, PROMPT]},
             context=CONTEXT,
             threads=threads,

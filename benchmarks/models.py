@@ -14,7 +14,12 @@ import platformdirs
 import safetensors.numpy
 from ml_dtypes import bfloat16
 
-__all__ = ["CONFIGS", "checkpoint", "weight_bytes"]
+import ostinato as ost
+
+__all__ = ["CONFIGS", "PACKAGED", "checkpoint", "weight_bytes"]
+
+PACKAGED = "smollm2"
+"""A real model, from its package: 4-bit weights here, dequantised to fp32 for torch."""
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "Q": {  # Qwen2.5-0.5B
@@ -51,15 +56,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def weight_bytes(name: str, element: int) -> int:
-    """Bytes of all weights that one decode step reads (embedding counted once: tied)."""
+    """Bytes of all weights that one decode step reads (embedding counted once: tied); of the packaged model as its file stores them."""
+    if name == PACKAGED:
+        return ost.load(PACKAGED).checkpoint.nbytes
     return sum(int(np.prod(shape)) for shape in _shapes(CONFIGS[name]).values()) * element
 
 
-def checkpoint(name: str, dtype: str) -> Path:
-    """The folder of a checkpoint with random weights ("f32" or "bf16"), made on first use."""
+def checkpoint(name: str, dtype: str) -> str:
+    """What to load: the folder of a checkpoint with random weights ("f32" or "bf16"), made on first use, or the packaged model's name."""
+    if name == PACKAGED:
+        return name
     folder = Path(platformdirs.user_cache_dir("ostinato")) / "benchmarks" / f"{name}-{dtype}"
     if (folder / "model.safetensors").exists():
-        return folder
+        return str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = CONFIGS[name] | {
         "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype],
@@ -78,7 +87,7 @@ def checkpoint(name: str, dtype: str) -> Path:
     safetensors.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     temporary.rename(folder / "model.safetensors")
-    return folder
+    return str(folder)
 
 
 def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Ostinato and Hugging Face on torch side by side: contenders are asked in turn in one run, and nothing is timed before their logits agree.
 
-    python -m benchmarks.side_by_side [--models Q,S] [--dtypes f32,bf16] [--threads 1,2] [--rounds 5] [--json out.json]
+    python -m benchmarks.side_by_side [--models Q,S,smollm2] [--dtypes f32,bf16] [--threads 1,2] [--rounds 5] [--json out.json]
 
 Prints medians, the ratio torch / ours, and for decode the share of the read limit (bytes of the weights over the measured read bandwidth).
 """
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bandwidth import read_bandwidth
-from benchmarks.models import checkpoint, weight_bytes
+from benchmarks.models import PACKAGED, checkpoint, weight_bytes
 
 ELEMENT = {"f32": 4, "bf16": 2}
 # worst logit difference allowed before timing, as a share of the logits' standard deviation; bf16 sides round at different places
@@ -69,7 +69,7 @@ def measure(model: str, dtype: str, threads: int, rounds: int, bandwidth: float)
         )
     times: dict[tuple[str, str], list[float]] = {}
     for round_number in range(rounds + 1):  # round 0 warms
-        for op, n in (("decode", 16 if model == "Q" else 200), ("prefill", 2 if model == "Q" else 10)):
+        for op, n in (("decode", 16 if model == "Q" else 100), ("prefill", 2 if model == "Q" else 5)):
             for kind, worker in workers.items():
                 ms = worker.ask(op, n=n)["ms"]
                 if round_number:
@@ -129,7 +129,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", default="Q,S")
+    parser.add_argument("--models", default="Q,S,smollm2")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=5)
@@ -140,7 +140,7 @@ def main() -> None:
         bandwidth = read_bandwidth(threads)
         print(f"read bandwidth, {threads} thread(s): {bandwidth / 1e9:.1f} GB/s", flush=True)
         for model in options.models.split(","):
-            for dtype in options.dtypes.split(","):
+            for dtype in ["f32"] if model == PACKAGED else options.dtypes.split(","):
                 rows += measure(model, dtype, threads, options.rounds, bandwidth)
                 show(rows)
     if options.json:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.models import CONFIGS, checkpoint
+from benchmarks.models import PACKAGED, checkpoint
 
 CONTEXT = 512
 PROMPT = 128
@@ -36,7 +36,7 @@ class Ours:
         import ostinato as ost  # each contender imports only its own library
 
         self._exe = ost.compile(
-            str(checkpoint(model, dtype)),
+            checkpoint(model, dtype),
             buckets={"B": [1], "T": [1, PROMPT]},
             context=CONTEXT,
             threads=threads,
@@ -67,13 +67,22 @@ class Torch:
 
         torch.set_num_threads(threads)
         self._torch = torch
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint(model, dtype),
-            dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype],
-            attn_implementation="sdpa",
-        ).eval()
-        self._new_cache = lambda: transformers.StaticCache(config=self._model.config, max_cache_len=CONTEXT)
+        if model == PACKAGED:
+            from tests.parity.make_references import smollm2_model  # dequantises the package's weights
+
+            self._model = smollm2_model()
+        else:
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(
+                checkpoint(model, dtype),
+                dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype],
+                attn_implementation="sdpa",
+            ).eval()
         self._cache = self._new_cache()
+
+    def _new_cache(self) -> Any:
+        import transformers  # loaded by __init__
+
+        return transformers.StaticCache(config=self._model.config, max_cache_len=CONTEXT)
 
     def prefill(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self._cache = self._new_cache()
@@ -101,9 +110,10 @@ def main() -> None:
 
     clock: Callable[[], float] = time.process_time if threads == 1 else time.perf_counter
     started = time.perf_counter()
-    contender: Contender = {"ours": Ours, "torch": Torch}[kind](model, dtype, threads)
+    kinds: dict[str, Callable[[str, str, int], Contender]] = {"ours": Ours, "torch": Torch}
+    contender = kinds[kind](model, dtype, threads)
     loaded = time.perf_counter() - started
-    tokens = np.random.default_rng(1).integers(3, CONFIGS[model]["vocab_size"], PROMPT, dtype=np.int32)
+    tokens = np.random.default_rng(1).integers(3, 32000, PROMPT, dtype=np.int32)
     position = PROMPT
 
     def answer(**fields: Any) -> None:
