@@ -103,7 +103,15 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("ostinato")
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ImportError as error:
+            if "_native" in str(error):
+                error.add_note(
+                    "The native module is not beside this package. In a checkout `pip install .` does not put it there, and Python prefers the "
+                    "folder it is started in: start it elsewhere, or use `make install` (or `pip install --editable .`)."
+                )
+            raise
     if name in __all__:  # the exception families
         return getattr(import_module("ostinato.ir.errors"), name)
     later = " yet: it is part of the design and not available in this version" if name in _LATER else ""

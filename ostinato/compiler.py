@@ -1,6 +1,6 @@
 """The wiring: model -> traced -> lowered -> planned -> executable. No policy lives here.
 
-Each stage is a value that prints and can be handed on; `compile` is the shortcut through all of them for a decoder served in buckets.
+Each stage is a value that prints as its text form and can be handed on; `compile` is the shortcut through all of them for a decoder served in buckets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from ostinato.ir.checks import instance, integer
 from ostinato.ir.errors import ConfigError, NotYetAvailable, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
+from ostinato.ir.text import print_graph
 from ostinato.passes.base import Decision
 from ostinato.passes.pipeline import PipelineOptions, settled_options
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
-from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program
 from ostinato.planner.program import build_program
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable, load_program
@@ -41,6 +42,13 @@ class Planned:
     model: Model
     lowered: Lowered
     program: ProgramPlan
+
+    def __str__(self) -> str:
+        return print_program(self.program)
+
+    def __repr__(self) -> str:
+        stats = self.plan.stats
+        return f"<planned {self.lowered.name}: {stats.steps} steps, arena {stats.arena_bytes} bytes>"
 
     @property
     def plan(self) -> EntryPlan:
@@ -71,6 +79,12 @@ class Lowered:
     target: Target
     report: PipelineReport
 
+    def __str__(self) -> str:
+        return print_graph(self.graph)
+
+    def __repr__(self) -> str:
+        return f"<lowered {self.name} for {self.target.name}: {dict(self.dims)}, {len(self.graph.nodes)} nodes>"
+
     @property
     def graph(self) -> Graph:
         return self.report.graph
@@ -98,6 +112,12 @@ class Traced:
     model: Model
     graph: Graph
     precision: str
+
+    def __str__(self) -> str:
+        return print_graph(self.graph)
+
+    def __repr__(self) -> str:
+        return f"<traced {self.graph.name}: {len(self.graph.nodes)} nodes, {self.precision}>"
 
     def lower(
         self,

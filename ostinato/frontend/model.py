@@ -53,6 +53,9 @@ class Model:
     checkpoint: Checkpoint
     family: Family
 
+    def __repr__(self) -> str:
+        return f"<model of {self.checkpoint!r}>"
+
     @property
     def config(self) -> ModelConfig:
         return self.checkpoint.config

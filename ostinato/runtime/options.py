@@ -65,7 +65,8 @@ def context_length(context: int | None, limit: int, *, lengths: Sequence[int] = 
     """
     wanted = max(*lengths, min(DEFAULT_CONTEXT, limit), 1) if context is None else integer(context, "context")
     if not 1 <= wanted <= limit:
-        raise ConfigError(f"context {wanted} is outside [1, {limit}], the positions of the model", node=node)
+        hint = f"use 1 to {limit} positions, and no longer sequences (T)"
+        raise ConfigError(f"context {wanted} is outside [1, {limit}], the positions of the model", node=node, hint=hint)
     return wanted
 
 

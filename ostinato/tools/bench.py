@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Role
 from ostinato.ir.ops import OP
@@ -50,9 +51,12 @@ def bench(
 ) -> BenchReport:
     """Times `runs` prefills of `tokens` tokens and as many decode steps after them, on one row.
 
-    `begin` hears what is being done. The executable needs entries for `tokens` tokens and for one. Raises `PlanError` when planned and eager differ.
+    `begin` hears what is being done. The executable needs entries for `tokens` tokens and for one. Raises `PlanError` when planned and eager differ,
+    `ConfigError` for a negative seed.
     """
-    ids = np.random.default_rng(seed).integers(0, executable.vocab_size, tokens + 1, dtype=np.int32)
+    ids = np.random.default_rng(integer(seed, "seed", low=0)).integers(
+        0, executable.vocab_size, tokens + 1, dtype=np.int32
+    )
     prefill = _call(executable, Piece(0, ids[:tokens], 0, True))
     decode = _call(executable, Piece(0, ids[tokens:], tokens, True))
     begin("checking against eager")

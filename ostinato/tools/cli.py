@@ -1,8 +1,9 @@
 """The command line `ostinato`.
 
 Each command reads its options, calls one function of this folder and prints the report it gets: text for people, one JSON object with `--json`. Exit codes:
-0 ok; 1 a mismatch, or a check that failed; 2 usage, which includes input that cannot be used; 3 no such device; 130 interrupted. An error on purpose is
-printed with its code and hint; any other exception is a bug and keeps its traceback.
+0 ok; 1 a mismatch, or a check that failed; 2 usage, which includes input that cannot be used; 3 no such device; 130 interrupted; and the end that SIGPIPE
+makes where the reader of a pipe has gone, which is no failed check. An error on purpose is printed with its code and hint, wrong options too; any other
+exception is a bug and keeps its traceback.
 
 Commands are a literal table, and only the module of the command that was asked for is loaded: `--help` stays quick, and `doctor` works where the native
 module is missing, which is what it is for.
@@ -10,6 +11,9 @@ module is missing, which is what it is for.
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +23,9 @@ from typing import Annotated
 
 import typer
 
-from ostinato.ir.errors import BackendError, DeviceUnavailable, OstinatoError, PlanError, VerificationError
+from ostinato.ir.errors import BackendError, ConfigError, DeviceUnavailable, OstinatoError, PlanError, VerificationError
 from ostinato.tools.console import output, print_error
-from ostinato.tools.options import EXIT_FAILED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
+from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
 from ostinato.tools.unavailable import UNAVAILABLE, refusal
 
 __all__ = ["COMMANDS", "Command", "exit_code", "main"]
@@ -50,6 +54,9 @@ class Command:
         return found
 
 
+_ParserError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The parser's usage error: click's own class, or that of the copy that later versions of typer carry."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _RUN, _LOOK = "ostinato.tools.commands_run", "ostinato.tools.commands_look"
 
 COMMANDS = (
@@ -97,13 +104,30 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits."""
+    """Runs the command line and exits. Without `arguments` it is the process: streams and signals are set up for it."""
+    if arguments is None:
+        _set_up_process()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in given
     try:
-        _build(given)(args=given, prog_name="ostinato")
+        # with --json the parser hands its errors over instead of printing them: they are an object too
+        code = _build(given)(args=given, prog_name="ostinato", standalone_mode=not as_json)
+        sys.stdout.flush()
     except OstinatoError as error:
-        print_error(error, "--json" in given)
+        print_error(error, as_json)
         raise SystemExit(exit_code(error)) from None
+    except _ParserError as error:
+        print_error(_usage(error), as_json)
+        raise SystemExit(EXIT_USAGE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for what is still flushed at the end
+        print_error(OstinatoError(f"the output cannot be written: {error.strerror}", hint="make room for it"), False)
+        raise SystemExit(EXIT_USAGE) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def exit_code(error: OstinatoError) -> int:
@@ -111,6 +135,22 @@ def exit_code(error: OstinatoError) -> int:
     if isinstance(error, DeviceUnavailable):
         return EXIT_NO_DEVICE
     return EXIT_FAILED if isinstance(error, PlanError | VerificationError) else EXIT_USAGE
+
+
+def _set_up_process() -> None:
+    """Ends quietly where the reader of a pipe has gone, as other programs do, and writes to nowhere where a standard stream is closed."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as the process
+
+
+def _usage(error: Exception) -> ConfigError:
+    """The parser's error as one of ours."""
+    told = getattr(error, "format_message", error.__str__)()
+    path = getattr(getattr(error, "ctx", None), "command_path", "ostinato")
+    return ConfigError(told, hint=f"`{path} --help` shows what it takes")
 
 
 def _build(arguments: Sequence[str]) -> typer.Typer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from ostinato.compiler import compile as compile_model
 from ostinato.frontend.model import load
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.text import print_graph
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
@@ -46,19 +48,23 @@ from ostinato.tools.stages import dump_program, lower_stages, show_passes
 __all__ = ["compile_command", "passes_command", "plan_command", "trace_command"]
 
 
+DEFAULT_SHAPES, DEFAULT_SOLVER = "B=1,T=1,512", "best_fit"
+DEFAULT_DIMS = {"step": "N=128,R=1", "forward": "B=1,T=128"}
+
+
 def plan_command(
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL|PROBLEM.csv", show_default=False, help="A model, or a placement problem as CSV."),
     ] = None,
     model_option: ModelOption = None,
-    shapes: ShapesOption = "B=1,T=1,512",
+    shapes: ShapesOption = DEFAULT_SHAPES,
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
     capacity: Annotated[
         int | None, typer.Option("--capacity", min=0, show_default=False, help="CSV: fail above this height.")
     ] = None,
-    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = "best_fit",
+    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = DEFAULT_SOLVER,
     write_to: Annotated[
         Path | None, typer.Option("--output", show_default=False, help="CSV: write the problem with the offsets found.")
     ] = None,
@@ -71,12 +77,22 @@ def plan_command(
     Example: ostinato plan problem.csv --capacity 1048576
     """
     name = chosen_model(model, model_option)
-    if name.endswith(".csv"):
+    if name.lower().endswith(".csv"):
+        _refuse(
+            name,
+            "a placement problem",
+            {"--shapes": shapes != DEFAULT_SHAPES, "--context": context is not None, "--dtype": precision != "auto"},
+        )
         placed = place_file(Path(name), capacity=capacity, solver=solver, write_to=write_to)
         emit_json(placed) if as_json else show_placement(placed, output())
         if placed.status in ("over_capacity", "infeasible"):
             raise typer.Exit(EXIT_FAILED)
         return
+    _refuse(
+        name,
+        "a model",
+        {"--capacity": capacity is not None, "--solver": solver != DEFAULT_SOLVER, "--output": write_to is not None},
+    )
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
@@ -180,8 +196,13 @@ def passes_command(
     model_option: ModelOption = None,
     entry: EntryOption = "step",
     dims: Annotated[
-        str, typer.Option("--dims", help="Sizes of the graph's dimensions: N=128,R=1 for step, B=1,T=128 for forward.")
-    ] = "N=128,R=1",
+        str | None,
+        typer.Option(
+            "--dims",
+            show_default=False,
+            help="Sizes of the graph's dimensions; default: N=128,R=1 for step, B=1,T=128 for forward.",
+        ),
+    ] = None,
     logits: LogitsOption = "last",
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
@@ -193,10 +214,20 @@ def passes_command(
     Example: ostinato passes smollm2 --dims N=128,R=1 --graph
     """
     name = chosen_model(model, model_option)
-    report, text = lower_stages(trace_model(name, entry, logits, context, precision), name, parse_dims(dims))
+    traced = trace_model(name, entry, logits, context, precision)
+    report, text = lower_stages(traced, name, parse_dims(DEFAULT_DIMS[entry] if dims is None else dims))
     if as_json:
         emit_json(report)
         return
     if show_graph:
         sys.stdout.write(text)
     show_passes(report, output())
+
+
+def _refuse(name: str, kind: str, given: Mapping[str, bool]) -> None:
+    """Raises `ConfigError` for options that say nothing about what was named, rather than leaving them unread."""
+    if unread := [option for option, found in given.items() if found]:
+        raise ConfigError(
+            f"{name} is {kind}, which does not take {', '.join(unread)}",
+            hint="`ostinato plan --help` says which options are for CSV",
+        )

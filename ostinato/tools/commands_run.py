@@ -39,7 +39,8 @@ def run_command(
     model_option: ModelOption = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", show_default=False, help="The prompt.")] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", show_default=False, help="A file that holds the prompt.")
+        Path | None,
+        typer.Option("--prompt-file", show_default=False, help="A file that holds the prompt; -: standard input."),
     ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Give the prompt as a message through the model's chat template.")
@@ -91,23 +92,30 @@ def run_command(
             progress=LoadProgress(steps),
         )
     load_seconds = time.perf_counter() - begin
-    report = generate(
-        llm,
-        name,
-        text,
-        params,
-        chat=chat,
-        load_seconds=load_seconds,
-        write=(lambda _: None) if as_json else write_piece,
-    )
+    try:
+        report = generate(
+            llm,
+            name,
+            text,
+            params,
+            chat=chat,
+            load_seconds=load_seconds,
+            write=(lambda _: None) if as_json else write_piece,
+        )
+    except KeyboardInterrupt:
+        if not as_json:
+            write_piece("\n")  # the shell's prompt starts a line of its own
+        raise
     if as_json:
         emit_json(report)
         return
-    output().print()
+    write_piece("\n")
     speed = "" if report.decode_tokens_per_second is None else f", {report.decode_tokens_per_second:.1f} tokens/s"
+    first = f" (first after {milliseconds(report.first_token_seconds)}{speed})" if report.token_ids else ""
+    other_mode = f" ({report.reason})" if mode not in ("auto", report.mode) else ""
     notice(
-        f"{len(report.token_ids)} tokens in {milliseconds(report.seconds)} (first after {milliseconds(report.first_token_seconds)}{speed}); "
-        f"loaded in {milliseconds(report.load_seconds)}; {report.device}, {report.mode}, {report.precision}, {report.threads} threads"
+        f"{len(report.token_ids)} tokens in {milliseconds(report.seconds)}{first}; loaded in {milliseconds(report.load_seconds)}; "
+        f"{report.device}, {report.mode}{other_mode}, {report.precision}, {report.threads} threads"
     )
 
 

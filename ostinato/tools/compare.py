@@ -8,9 +8,10 @@ program is run again with every node observed, and the first node that differs i
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +19,13 @@ from rich.console import Console
 
 from ostinato.compiler import compile as compile_model
 from ostinato.frontend.model import Model
+from ostinato.ir.checks import instance, integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.step import Region
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.options import MODES
+from ostinato.runtime.options import RUNNABLE
 from ostinato.tools.console import milliseconds, table
 from ostinato.tools.observe import Probe, bits_equal, first_difference
 from ostinato.tools.programs import precision_of
@@ -51,7 +53,7 @@ class _ModeRun:
 
 
 def compare(
-    target: Model | str | TextExecutable,
+    target: Model | str | os.PathLike[str] | Executable,
     modes: Sequence[str] = ("reference", "eager", "planned"),
     *,
     replays: int = 3,
@@ -63,15 +65,23 @@ def compare(
     isa: str = "auto",
     report_progress: Callable[[str], None] | None = None,
 ) -> CompareReport:
-    """Runs `modes` of a model, or of an executable made by `compile`, on the same random token ids and says how they agree.
+    """Runs `modes` of a model, or of an executable over packed entries, on the same random token ids and says how they agree.
 
     `tokens` is the length of the longest sequence (16, or less where the context is shorter). `precision`, `threads` and `isa` are for a model; an
     executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays` times. Raises
-    `ConfigError` for unknown modes or sizes.
+    `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
-    _check(modes, replays)
-    if isinstance(target, TextExecutable):
-        executable, name = target, "executable"
+    modes, replays, seed = _modes(modes), integer(replays, "replays", low=1), integer(seed, "seed", low=0)
+    filled = instance(poison, bool, "poison")
+    poison = True if filled is None else filled
+    tokens = None if tokens is None else integer(tokens, "tokens", low=1)
+    if isinstance(target, Executable):
+        executable, name = _packed(target), "executable"
+    elif not isinstance(target, Model | str | os.PathLike):
+        raise ConfigError(
+            f"{target!r} of type {type(target).__name__} cannot be compared",
+            hint="give a model, its path or name, or an executable; of an LLM its .executable",
+        )
     else:
         length = DEFAULT_TOKENS if tokens is None else tokens
         executable = compile_model(
@@ -83,7 +93,7 @@ def compare(
             threads=threads,
             isa=isa,
         )
-        name = target if isinstance(target, str) else str(target.checkpoint.path)
+        name = str(target.checkpoint.path) if isinstance(target, Model) else str(target)
     longest = min(DEFAULT_TOKENS, executable.context) if tokens is None else tokens
     work = make_workload(executable, tokens=longest, seed=seed)
     runs: dict[str, _ModeRun] = {}
@@ -118,9 +128,10 @@ def show_comparison(report: CompareReport, console: Console) -> None:
         worst = "" if pair.worst is None else f"{pair.worst.difference:.3g}"
         limit = "0" if pair.tolerance == 0 else f"{pair.tolerance:.3g}"
         rows.append((f"{pair.left} / {pair.right}", pair.verdict, worst, limit))
-    console.print(
-        table(f"{report.model}, {report.steps} steps", ("modes", "verdict", "largest difference", "limit"), rows)
-    )
+    if rows:
+        console.print(
+            table(f"{report.model}, {report.steps} steps", ("modes", "verdict", "largest difference", "limit"), rows)
+        )
     broken = [line for line, pair in zip(report.pair_lines(), report.pairs, strict=True) if not pair.ok]
     for line in broken:
         console.print(line, style="red", markup=False)
@@ -129,14 +140,33 @@ def show_comparison(report: CompareReport, console: Console) -> None:
     console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
 
 
-def _check(modes: Sequence[str], replays: int) -> None:
-    available = [mode for mode in MODES if mode != "captured"]
-    if unknown := [mode for mode in modes if mode not in available]:
-        raise ConfigError(f"modes {unknown} cannot be compared here", hint=f"use some of {', '.join(available)}")
-    if len(set(modes)) != len(modes) or not modes:
-        raise ConfigError(f"modes {list(modes)} are not different modes", hint="name each mode once")
-    if replays < 1:
-        raise ConfigError(f"replays is {replays}, expected 1 or more")
+def _modes(modes: object) -> tuple[str, ...]:
+    """The modes as a tuple; raises `ConfigError` for none, for one twice and for unknown ones."""
+    hint = f"give a list with some of {', '.join(RUNNABLE)}"
+    if isinstance(modes, str) or not isinstance(modes, Iterable):
+        raise ConfigError(f"modes is {modes!r}, expected a list of modes", hint=hint)
+    listed = tuple(modes)
+    if unknown := [mode for mode in listed if mode not in RUNNABLE]:
+        raise ConfigError(f"modes {unknown} cannot be compared here", hint=hint)
+    if not listed:
+        raise ConfigError("no mode is named", hint=hint)
+    if len(set(listed)) != len(listed):
+        raise ConfigError(f"modes {list(listed)} name one twice", hint="name each mode once")
+    return listed
+
+
+def _packed(executable: Executable) -> TextExecutable:
+    """The executable as one over packed entries, which is what can be given work without knowing the model; raises `ConfigError` for another."""
+    if isinstance(executable, TextExecutable):
+        return executable
+    for name, plan in executable.entries.items():
+        if "block_table" not in {binding.name for binding in plan.inputs}:
+            raise ConfigError(
+                "the entry is not packed over a cache, and only such entries can be compared",
+                node=name,
+                hint='trace the entry "step", or give the model',
+            )
+    return TextExecutable(executable.program, executable.device, executable.regions.shared, mode=executable.mode)
 
 
 def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:

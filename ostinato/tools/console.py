@@ -5,6 +5,7 @@ Nothing here decides an exit code. With `--json` standard output holds that one 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,12 +33,17 @@ __all__ = [
     "write_piece",
 ]
 
+_UNFOLDED = 500
+"""Columns of what is written to a file or a pipe: no path is folded there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def output() -> Console:
-    """The console of standard output, made anew so that a redirected `sys.stdout` is honoured."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    """The console of standard output, made anew so that a redirected `sys.stdout` is honoured. What goes to a file or a pipe is not folded."""
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNFOLDED
+    return console
 
 
 def size(nbytes: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,14 +74,22 @@ def generate(
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt from `--prompt` or from the file of `--prompt-file`; raises `ConfigError` for none, both, or a file that is not text."""
+    """The prompt from `--prompt` or from the file of `--prompt-file` ("-": standard input); raises `ConfigError` for none, both, or what is not text."""
     if (prompt is None) == (file is None):
-        raise ConfigError("expected one prompt", hint="use --prompt TEXT or --prompt-file FILE")
+        found = "none" if prompt is None else "two"
+        raise ConfigError(
+            f"expected one prompt, found {found}",
+            hint="use --prompt TEXT or --prompt-file FILE; --prompt-file - reads standard input",
+        )
     if prompt is not None:
         return prompt
     assert file is not None
     try:
-        return file.read_text(encoding="utf-8")
+        if str(file) != "-":
+            return file.read_text(encoding="utf-8")
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed", hint="use --prompt TEXT or --prompt-file FILE")
+        return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text: {error}", hint="save it as UTF-8") from None
     except OSError as error:

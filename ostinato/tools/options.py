@@ -13,6 +13,7 @@ from ostinato.ir.errors import ConfigError
 
 __all__ = [
     "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
     "EXIT_NO_DEVICE",
     "EXIT_USAGE",
     "ContextOption",
@@ -35,6 +36,7 @@ __all__ = [
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3
+EXIT_INTERRUPTED = 130
 
 ModelArgument = Annotated[
     str | None,

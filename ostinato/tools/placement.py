@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ostinato.ir.errors import ConfigError, OstinatoError, PlanError
+from ostinato.ir.errors import ConfigError, PlanError
 from ostinato.planner.problem import ProblemError, problem_from_csv, problem_to_csv, violations
 from ostinato.planner.solvers import SOLVERS, solve
 from ostinato.tools.console import count, facts, milliseconds
@@ -91,6 +91,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OstinatoError(
-            f"{path} cannot be written: {error.strerror or error}", hint="name a writable path"
-        ) from None
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="name a writable path") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ostinato.compiler import Traced, plan_text_program, trace
+from ostinato.compiler import Traced, plan_text_program, positions_of, trace
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.plan import ProgramPlan
@@ -40,8 +40,8 @@ class LoadProgress:
 def trace_model(name: str, entry: str, logits: str, context: int | None, precision: str) -> Traced:
     """Traces a model's entry for one sequence; the cache of "step" holds `context` positions."""
     model = load(name)
-    positions = context or min(2048, model.config.max_position_embeddings)
-    return trace(model, entry, cache=CacheShape(1, positions, 1), logits=logits, precision=precision)
+    cache = CacheShape(1, positions_of(model, context), 1)
+    return trace(model, entry, cache=cache, logits=logits, precision=precision)
 
 
 def plan_buckets(
@@ -56,17 +56,8 @@ def plan_buckets(
     """Lowers, plans and checks packed entries of B sequences times T tokens; no weight is loaded. Raises `ConfigError` for unusable buckets."""
     if set(buckets) != {"B", "T"}:
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")
-    rows, longest = max(buckets["B"]), max(buckets["T"])
-    limit = model.config.max_position_embeddings
-    positions = context or max(longest, min(2048, limit))
-    if positions > limit:
-        raise ConfigError(
-            f"{positions} positions are more than the {limit} the model was made for",
-            hint="give a smaller --context or T",
-        )
-    traced = trace(
-        model, "step", cache=CacheShape(rows, positions, 1), logits=logits, precision=precision, sampling=sampling
-    )
+    cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
+    traced = trace(model, "step", cache=cache, logits=logits, precision=precision, sampling=sampling)
     dims = {(b * t, b): {"N": b * t, "R": b} for b in buckets["B"] for t in buckets["T"]}
     return plan_text_program(traced, {f"step[N={n},R={r}]": found for (n, r), found in dims.items()})
 

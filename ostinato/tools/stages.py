@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ostinato.compiler import Traced
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.text import print_graph
 from ostinato.planner.plan import print_program, program_to_json
 from ostinato.runtime.program import Program
@@ -42,7 +42,7 @@ def show_passes(report: PassesReport, console: Console) -> None:
 
 
 def dump_program(program: Program, directory: Path) -> tuple[str, ...]:
-    """Writes the stages into `directory` (made if need be) and returns the paths. Raises `OstinatoError` for a place that cannot be written."""
+    """Writes the stages into `directory` (made if need be) and returns the paths. Raises `ConfigError` for a place that cannot be written."""
     files = [
         write_text(directory / "plan.txt", print_program(program.plan)),
         write_text(directory / "plan.json", program_to_json(program.plan)),
@@ -54,12 +54,12 @@ def dump_program(program: Program, directory: Path) -> tuple[str, ...]:
 
 
 def write_text(path: Path, text: str) -> str:
-    """Writes a file and returns its path as text."""
+    """Writes a file, its folder made if need be, and returns its path as text. Raises `ConfigError` for a place that cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OstinatoError(
+        raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
         ) from None
     return str(path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
@@ -33,13 +34,16 @@ class WorkStep:
 
 
 def make_workload(executable: TextExecutable, *, tokens: int, seed: int) -> tuple[WorkStep, ...]:
-    """Steps for as many sequences as the executable holds, the longest of `tokens` tokens. Raises `ConfigError` when they do not fit its context."""
+    """Steps for as many sequences as the executable holds, the longest of `tokens` tokens.
+
+    Raises `ConfigError` when they do not fit its context, and for a negative seed.
+    """
     if not 1 <= tokens <= executable.context:
         raise ConfigError(
             f"{tokens} tokens do not fit the context of {executable.context}",
             hint=f"use 1 to {executable.context} tokens",
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(integer(seed, "seed", low=0))
     lengths = [tokens, *(int(n) for n in rng.integers(1, tokens + 1, executable.rows - 1))]
     sequences = [rng.integers(0, executable.vocab_size, length, dtype=np.int32) for length in lengths]
     heads = [max(1, length - SINGLE_STEPS) for length in lengths]

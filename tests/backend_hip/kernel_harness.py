@@ -60,7 +60,7 @@ def device(unit: str, threads: int) -> _native.Device:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Guarded:
+class Guarded:
     """A copy of an array that ends where an inaccessible page begins: reading or writing past it is a crash. Guard bytes lie before it."""
 
     def __init__(self, array: Array) -> None:
@@ -104,7 +104,7 @@ def launch(
     results: list[list[Array]] = []
     for count in threads:
         host = device(unit, count)
-        guarded = {id(array): _Guarded(array) for array in operands if array is not None}
+        guarded = {id(array): Guarded(array) for array in operands if array is not None}
         addresses = [(0, 0) if a is None else (guarded[id(a)].address, guarded[id(a)].nbytes) for a in operands]
         table = _native.Table(host, [(0, host.kernel(kernel), 0, addresses, list(params), [], [])])
         if status == 0:

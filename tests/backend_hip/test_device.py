@@ -158,8 +158,9 @@ def test_steps_that_cannot_run_are_refused_when_the_table_is_made(device: HostDe
         device.make_table([Step("y", "warp", (), ())])
     with pytest.raises(BackendError, match="operands"):
         device.make_table([Step("y", "scale", ((buffer.address, 64),), ())])
-    with pytest.raises(BackendError, match="null"):
-        device.make_table([scale_step(0, buffer.address, 4, 1.0)]).run()
+    with pytest.raises(BackendError, match="null") as caught:
+        device.make_table([scale_step(buffer.address, buffer.address, 4, 1.0), scale_step(0, buffer.address, 4, 1.0, "second")])
+    assert caught.value.node == "second"
 
 
 def test_a_run_can_be_interrupted_and_the_next_one_works(device: HostDevice) -> None:

@@ -158,7 +158,8 @@ def test_ranges_of_steps(device: Device) -> None:
     table.run(4)
     table.run(0, 0)
     for first, count in [(0, 5), (5, 0), (3, 2), (5, -1)]:
-        assert failure(lambda first=first, count=count: table.run(first, count)).status == INVALID  # type: ignore[misc]
+        error = failure(lambda first=first, count=count: table.run(first, count))  # type: ignore[misc]
+        assert (error.status, error.step) == (INVALID, -1)
     assert target.tolist() == [0, 2, 3, 4]
     Table(device, []).run()
 
@@ -179,11 +180,12 @@ def test_refused_tables(device: Device) -> None:
         ("null", step(LAUNCH, [whole, (0, 0), (0, 0), other], [0] * 5, kernel=kernel), INVALID),
         ("bytes", step(COPY, [whole, (other[0], 63)]), INVALID),
         ("overlap", step(COPY, [(whole[0], 32), (whole[0] + 8, 32)]), INVALID),
+        ("cannot have", step(FILL, [(2**64 - 64, 128)], [0]), INVALID),
         ("event", step(FILL, [whole], [0], waits=[4]), INVALID),
     ]
     for word, wrong, status in bad:
         error = failure(lambda wrong=wrong: Table(device, [step(FILL, [whole], [1]), wrong]))  # type: ignore[misc]
-        assert error.status == status, word
+        assert (error.status, error.step) == (status, 1), word
         assert word in error.text
         assert "step 1" in error.text
     assert not a.any()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +148,36 @@ def test_errors_are_json_too(ostinato: Run) -> None:
     assert report.hint
 
 
+def test_wrong_options_are_json_too(ostinato: Run) -> None:
+    for arguments in (("no-such-command",), ("run",), ("run", "a", "--max-tokens", "many"), ("plan", "a", "--none")):
+        result = ostinato(*arguments, "--json")
+        report = result.report()
+        assert (result.code, result.err) == (2, ""), arguments
+        assert isinstance(report, ErrorReport)
+        assert report.hint is not None
+        assert "--help" in report.hint
+
+
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [sys.executable, "-c", "from ostinato.tools.cli import main; main()", "doctor", "--json"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode == 2
+    assert "cannot be written" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_reader_that_has_gone_ends_the_process_quietly() -> None:
+    command = [sys.executable, "-c", "from ostinato.tools.cli import main; main()", "doctor"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (-signal.SIGPIPE, "")
+
+
 def test_run(ostinato: Run, tiny: Path) -> None:
     arguments = ("run", str(tiny), "--prompt", "hello", "--max-tokens", "5", "--ignore-eos", "--threads", "1")
     result = ostinato(*arguments, "--json")
@@ -155,6 +190,23 @@ def test_run(ostinato: Run, tiny: Path) -> None:
     assert streamed.out.rstrip("\n") == report.text.rstrip("\n")
     assert "tokens/s" in streamed.err
     assert "planned" in streamed.err
+
+
+def test_run_reads_standard_input_and_names_a_fallback(
+    ostinato: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello"), encoding="utf-8"))
+    arguments = ("run", str(tiny), "--prompt-file", "-", "--max-tokens", "1")
+    result = ostinato(*arguments, "--mode", "captured")
+    assert result.code == 0
+    assert "captured needs a GPU" in result.err
+    monkeypatch.setattr("sys.stdin", None)
+    result = ostinato(*arguments)
+    assert result.code == 2
+    assert "standard input is closed" in result.err
+    empty = ostinato("run", str(tiny), "--prompt", "hello", "--max-tokens", "0")
+    assert empty.code == 0
+    assert "first after" not in empty.err
 
 
 def test_run_takes_a_prompt_file_and_a_chat_template(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
@@ -233,6 +285,10 @@ def test_plan_of_a_problem(ostinato: Run, tmp_path: Path) -> None:
     assert ostinato("plan", str(problem), "--capacity", "8").code == 0
     assert ostinato("plan", str(problem), "--capacity", "7").code == 1
     assert "lower bound" in ostinato("plan", str(problem)).out
+    for arguments in ((str(problem), "--shapes", "B=1,T=4"), ("no-such-model", "--capacity", "7")):
+        result = ostinato("plan", *arguments)
+        assert result.code == 2
+        assert f"does not take {arguments[1]}" in result.err
 
 
 def test_compile_dumps_every_stage(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
@@ -254,6 +310,11 @@ def test_trace_and_passes(ostinato: Run, tiny: Path) -> None:
     text = ostinato("passes", str(tiny), "--dims", "N=8,R=1", "--graph").out
     assert "graph @step" in text
     assert ostinato("passes", str(tiny), "--dims", "N=8").code == 2
+    assert "passes of forward" in ostinato("passes", str(tiny), "--entry", "forward", "--dims", "B=1,T=4").out
+    for command in ("trace", "plan", "compile", "passes"):
+        result = ostinato(command, str(tiny), "--context", "1000000")
+        assert result.code == 2
+        assert "positions" in result.err
 
 
 def test_compare(ostinato: Run, tiny: Path) -> None:
@@ -263,6 +324,11 @@ def test_compare(ostinato: Run, tiny: Path) -> None:
     assert (result.code, report.ok) == (0, True)
     assert {(pair.left, pair.right): pair.verdict for pair in report.pairs}["eager", "planned"] == "bit-equal"
     assert "every contract holds" in ostinato("compare", str(tiny), "--modes", "eager,planned", "--replays", "1").out
+    assert "verdict" not in ostinato("compare", str(tiny), "--modes", "eager", "--replays", "1").out
+    for command in ("compare", "bench"):
+        result = ostinato(command, str(tiny), "--seed", "-1")
+        assert result.code == 2
+        assert "seed" in result.err
 
 
 def test_bench(ostinato: Run, tiny: Path) -> None:

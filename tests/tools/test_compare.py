@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,41 @@ def test_a_program_with_sampling_can_be_compared(tiny: Path) -> None:
     assert report.ok, str(report)
 
 
+def test_the_target_is_a_model_a_path_or_an_executable(tiny: Path, executable: ost.TextExecutable) -> None:
+    assert compare(tiny, ("eager", "planned"), replays=1).model == str(tiny)
+    loaded = ost.trace(str(tiny), "step").lower(dims={"N": 8, "R": 1}).plan().load()
+    assert type(loaded) is ost.Executable
+    assert compare(loaded, ("eager", "planned"), replays=1).ok
+    dense = ost.trace(str(tiny), "forward").lower(dims={"B": 1, "T": 4}).plan().load()
+    with pytest.raises(ost.ConfigError, match="not packed") as caught:
+        compare(dense, ("eager", "planned"))
+    assert caught.value.hint is not None
+    strangers: tuple[Any, ...] = (executable.program, None, 3)
+    for target in strangers:
+        with pytest.raises(ost.ConfigError, match="cannot be compared"):
+            compare(target)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replays": 1.5},
+        {"replays": True},
+        {"poison": "x"},
+        {"seed": -1},
+        {"seed": "a"},
+        {"tokens": 2.5},
+        {"modes": "eager"},
+        {"modes": 3},
+        {"modes": [["eager"]]},
+    ],
+    ids=str,
+)
+def test_options_of_the_wrong_kind_are_refused(executable: ost.TextExecutable, options: dict[str, Any]) -> None:
+    with pytest.raises(ost.ConfigError, match=next(iter(options))):
+        compare(executable, **options)
+
+
 def test_the_public_name_is_the_same_function() -> None:
     assert ost.compare is compare
 
@@ -53,7 +89,7 @@ def test_unusable_modes_are_refused(executable: ost.TextExecutable, modes: Seque
 
 def test_sizes_that_do_not_fit_are_refused(executable: ost.TextExecutable) -> None:
     for tokens in (0, 33):
-        with pytest.raises(ost.ConfigError, match="context"):
+        with pytest.raises(ost.ConfigError, match="tokens"):
             compare(executable, ("planned",), tokens=tokens)
     with pytest.raises(ost.ConfigError, match="replays"):
         compare(executable, ("planned",), replays=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.errors import ConfigError
 from ostinato.planner.problem import problem_from_csv
 from ostinato.tools.placement import place_file
 
@@ -54,7 +54,7 @@ def test_files_and_solvers_that_do_not_exist(tmp_path: Path) -> None:
         place_file(tmp_path / "none.csv", capacity=None, solver="best_fit", write_to=None)
     with pytest.raises(ConfigError, match="unknown"):
         place_file(write(tmp_path, FIVE), capacity=None, solver="oracle", write_to=None)
-    with pytest.raises(OstinatoError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         place_file(write(tmp_path, FIVE), capacity=None, solver="best_fit", write_to=tmp_path / "no" / "place.csv")
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00\x01")

@@ -19,10 +19,12 @@ namespace {
 
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
-PyObject* native_error = nullptr;  // the exception type, owned by the module
+PyObject* native_error = nullptr;  // the exception type, kept for ever
+PyObject* main_thread = nullptr;   // threading.main_thread, kept for ever
 
-[[noreturn]] void raise(ost_status status, const std::string& text, int64_t step = -1) {
-    const py::object error = py::handle(native_error)(static_cast<int>(status), text, step);
+[[noreturn]] void raise(ost_status status, const std::string& text, size_t step = OST_NO_STEP) {
+    const py::object error =
+        py::handle(native_error)(static_cast<int>(status), text, step == OST_NO_STEP ? -1 : static_cast<int64_t>(step));
     PyErr_SetObject(native_error, error.ptr());
     throw py::error_already_set();
 }
@@ -88,6 +90,12 @@ struct Polling {
     std::chrono::steady_clock::time_point next;
     bool raised;
 };
+
+// Signal handlers run on the main thread only; elsewhere there is nothing to look at. A thread that took the GIL for it
+// while the interpreter ends would be ended within the run.
+bool handles_signals() {
+    return py::handle(main_thread)().attr("ident").cast<unsigned long>() == PyThread_get_thread_ident();
+}
 
 // Runs without the GIL between two steps; takes it about every 50 ms to let Python's signal handlers run.
 int poll_signals(void* context) {
@@ -163,7 +171,9 @@ class Table {
                             o.signals.data()});
         }
         size_ = list.size();
-        check(ost_table_create(device.get(), list.data(), list.size(), &table_));
+        size_t failed = OST_NO_STEP;
+        const ost_status status = ost_table_create(device.get(), list.data(), list.size(), &table_, &failed);
+        if (status != OST_OK) raise(status, ost_last_error(), failed);
     }
     ~Table() { ost_table_destroy(table_); }
     Table(const Table&) = delete;
@@ -174,17 +184,16 @@ class Table {
     void run(size_t first, int64_t count) {
         if (count < 0) count = first <= size_ ? static_cast<int64_t>(size_ - first) : 0;
         Polling polling = {std::chrono::steady_clock::now() + kSignalInterval, false};
-        size_t failed = 0;
-        ost_status status = OST_OK;
-        std::string text;
-        {
-            const py::gil_scoped_release released;
-            status = ost_table_run_polled(table_, first, static_cast<size_t>(count), poll_signals, &polling, &failed);
-            if (status != OST_OK) text = ost_last_error();
-        }
+        const ost_poll poll = handles_signals() ? poll_signals : nullptr;
+        size_t failed = OST_NO_STEP;
+        // Not gil_scoped_release: a thread that asks for the GIL after the interpreter has ended is unwound from there,
+        // which a destructor would turn into an abort. Nothing in between throws.
+        PyThreadState* const state = PyEval_SaveThread();
+        const ost_status status =
+            ost_table_run_polled(table_, first, static_cast<size_t>(count), poll, &polling, &failed);
+        PyEval_RestoreThread(state);
         if (polling.raised) throw py::error_already_set();
-        if (status == OST_OK) return;
-        raise(status, text, status == OST_INVALID_ARGUMENT && first > size_ ? -1 : static_cast<int64_t>(failed));
+        if (status != OST_OK) raise(status, ost_last_error(), failed);
     }
     void interrupt() { check(ost_table_interrupt(table_)); }
 
@@ -230,9 +239,9 @@ py::dict dtype_numbers() {
 
 PYBIND11_MODULE(_native, m) {
     m.doc() = "Native host device: step tables, kernels, worker threads. See native/ostinato.h.";
-    py::object error = make_error_type();
-    native_error = error.ptr();
-    m.attr("NativeError") = error;
+    native_error = make_error_type().release().ptr();
+    m.attr("NativeError") = py::handle(native_error);
+    main_thread = py::object(py::module_::import("threading").attr("main_thread")).release().ptr();
 
     m.def("abi_version", [] { return OST_ABI_VERSION; }, "Version of the step-table boundary.");
     m.def("isa_available", usable_units, "Kernel units this build and CPU can run, in ascending order of preference.");

@@ -64,24 +64,27 @@ ost_status ost_device_create(const ost_device_options* options, ost_device** dev
     }
     *device = nullptr;
     const char* wanted = options->isa == nullptr ? "auto" : options->isa;
-    const ost::Unit* unit = ost::find_unit(wanted);
-    if (unit == nullptr) {
-        return fail(OST_NOT_FOUND, "no kernel unit is called '%s'; this build and CPU have: auto,%s", wanted,
-                    ost::available_units());
-    }
-    if (!unit->usable) {
-        return fail(OST_BACKEND, "this CPU (%s) cannot run kernel unit '%s'; it can run: auto,%s",
-                    ost::processor_name(), wanted, ost::available_units());
-    }
-    const uint32_t threads = options->threads == 0 ? ost::usable_cores() : options->threads;
-    if (threads > ost::kMaximumThreads) {
-        return fail(OST_INVALID_ARGUMENT, "threads is %u; the limit is %u", threads, ost::kMaximumThreads);
+    if (options->threads > ost::kMaximumThreads) {
+        return fail(OST_INVALID_ARGUMENT, "threads is %u; the limit is %u", options->threads, ost::kMaximumThreads);
     }
     try {
+        const ost::Unit* unit = ost::find_unit(wanted);
+        if (unit == nullptr) {
+            return fail(OST_NOT_FOUND, "no kernel unit is called '%s'; this build and CPU have: auto,%s", wanted,
+                        ost::available_units());
+        }
+        if (!unit->usable) {
+            return fail(OST_BACKEND, "this CPU (%s) cannot run kernel unit '%s'; it can run: auto,%s",
+                        ost::processor_name(), wanted, ost::available_units());
+        }
+        uint32_t threads = options->threads == 0 ? ost::usable_cores() : options->threads;
+        if (threads > ost::kMaximumThreads) threads = ost::kMaximumThreads;
         auto shared = std::make_shared<ost::Device>(threads, unit->name, unit->kernels());
+        ost::processor_name();  // made here, so that a query cannot fail for want of memory
+        ost::available_units();
         *device = new ost_device{std::move(shared)};
     } catch (const std::bad_alloc&) {
-        return fail(OST_CAPACITY, "no memory for a device with %u threads", threads);
+        return fail(OST_CAPACITY, "no memory for a device with %u threads", options->threads);
     } catch (const std::exception& error) {
         return fail(OST_BACKEND, "device could not be created: %s", error.what());
     }
@@ -108,6 +111,7 @@ void ost_device_destroy(ost_device* device) { delete device; }
 ost_status ost_memory_allocate(ost_device* device, size_t bytes, size_t alignment, void** address) {
     if (device == nullptr || address == nullptr)
         return fail(OST_INVALID_ARGUMENT, "ost_memory_allocate: null argument");
+    *address = nullptr;
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
         return fail(OST_INVALID_ARGUMENT, "alignment is %zu; it must be a power of two", alignment);
     }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,7 +18,7 @@ namespace ost {
 // Blocks handed out by ost_memory_allocate, freed at the latest with the device.
 class Memory {
   public:
-    Memory() = default;
+    Memory();
     ~Memory();
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
@@ -32,7 +31,6 @@ class Memory {
         size_t mapped;  // 0: from the C allocator
     };
     static void give_back(const Block& block);
-    std::mutex mutex_;
     std::unordered_map<void*, Block> blocks_;
 };
 

@@ -20,7 +20,7 @@ struct Call {
     uint32_t param_count;
     ThreadPool* pool;
     int32_t* status;  // a kernel that meets an index out of range stores OST_OUT_OF_RANGE here (relaxed atomic), one
-                      // that is given parameters it does not know OST_INVALID_ARGUMENT
+                      // that is given parameters or operands it cannot work with OST_INVALID_ARGUMENT
 
     // Always inlined: kernels are compiled for several instruction sets, and a shared out-of-line copy of these would
     // be whichever one the linker met first.
@@ -30,15 +30,6 @@ struct Call {
     }
     __attribute__((always_inline)) int64_t integer(uint32_t param) const { return params[param].i; }
     __attribute__((always_inline)) double real(uint32_t param) const { return params[param].f; }
-
-    // Rows to process: `capacity` is the planned extent; a present count operand (int32) holds how many of them are
-    // valid in this run. Rows past it are neither read nor written.
-    __attribute__((always_inline)) int64_t rows(uint32_t count_operand, int64_t capacity) const {
-        const auto* count = pointer<const int32_t>(count_operand);
-        if (count == nullptr) return capacity;
-        const int64_t n = *count;
-        return n < 0 ? 0 : (n < capacity ? n : capacity);
-    }
 };
 
 using KernelFunction = void (*)(const Call&);

@@ -1,9 +1,11 @@
 // Large blocks are mapped by themselves, zero on first touch, and on huge pages where the system offers them: weights
 // are streamed at memory speed, and 4 KiB pages cost a tenth of it in translation misses.
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "device.h"
 
@@ -12,7 +14,21 @@ namespace ost {
 namespace {
 constexpr size_t kMapFrom = size_t{1} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
+
+// One lock for the blocks of all devices, held while the process forks: a child never finds it taken, or a map half
+// changed, by a thread that it does not have.
+std::mutex& blocks_lock() {
+    static std::mutex& lock = *new std::mutex;
+    return lock;
+}
+void take_blocks() { blocks_lock().lock(); }
+void release_blocks() { blocks_lock().unlock(); }
 }  // namespace
+
+Memory::Memory() {
+    static const int installed = pthread_atfork(take_blocks, release_blocks, release_blocks);
+    (void)installed;
+}
 
 Memory::~Memory() {
     for (const auto& entry : blocks_) give_back(entry.second);
@@ -30,7 +46,7 @@ void* Memory::allocate(size_t bytes, size_t alignment) {
     if (bytes == 0) bytes = 1;
     Block block{nullptr, 0};
     void* address = nullptr;
-    if (bytes >= kMapFrom) {
+    if (bytes >= kMapFrom || alignment >= kMapFrom) {  // of what alignment adds, nothing is touched
         if (alignment < kHugePage) alignment = kHugePage;
         if (bytes > SIZE_MAX - alignment) return nullptr;
         block.mapped = bytes + alignment;
@@ -51,7 +67,7 @@ void* Memory::allocate(size_t bytes, size_t alignment) {
         address = block.base;
     }
     try {
-        const std::lock_guard<std::mutex> guard(mutex_);
+        const std::lock_guard<std::mutex> guard(blocks_lock());
         blocks_.emplace(address, block);
     } catch (...) {
         give_back(block);
@@ -63,7 +79,7 @@ void* Memory::allocate(size_t bytes, size_t alignment) {
 bool Memory::release(void* address) {
     Block block{};
     {
-        const std::lock_guard<std::mutex> guard(mutex_);
+        const std::lock_guard<std::mutex> guard(blocks_lock());
         const auto found = blocks_.find(address);
         if (found == blocks_.end()) return false;
         block = found->second;

@@ -58,8 +58,8 @@ typedef union ost_param {
 } ost_param;
 
 typedef struct ost_operand {
-    void* address;  /* null: the optional operand is absent */
-    uint64_t bytes; /* accessible bytes at address */
+    void* address;  /* null: the optional operand is absent. Aligned to its element; sources of packing need not be */
+    uint64_t bytes; /* accessible bytes at address; a kernel whose parameters ask for more refuses to run */
 } ost_operand;
 
 typedef struct ost_step {
@@ -109,16 +109,22 @@ ost_status ost_memory_free(ost_device* device, void* address);
 
 ost_status ost_kernel_find(const ost_device* device, const char* name, uint32_t* kernel);
 
-/* Copies the steps and all they point to; checks kernels, operand and parameter counts and null addresses. */
-ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t count, ost_table** table);
+/* Copies the steps and all they point to; checks kernels, operand and parameter counts, null addresses, ranges that
+ * wrap and events. `failed_step` (may be null) receives the step that was refused, OST_NO_STEP where none was. The
+ * table keeps what it needs of its device, which may be destroyed before it; memory of the device lives as long. */
+#define OST_NO_STEP SIZE_MAX
+ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t count, ost_table** table,
+                            size_t* failed_step);
 void ost_table_destroy(ost_table* table);
 
 /* Runs steps [first, first + count). Allocates nothing. `failed_step` (may be null) receives the step that set a
- * non-zero status. Out-of-range values met by a step give OST_OUT_OF_RANGE after the run; memory stays in bounds. */
+ * non-zero status, OST_NO_STEP where none did. Out-of-range values met by a step give OST_OUT_OF_RANGE after the run;
+ * memory stays in bounds. Runs of one device wait for each other. */
 ost_status ost_table_run(ost_table* table, size_t first, size_t count, size_t* failed_step);
 
 /* The same; `poll(context)` is called before each step on the calling thread, and a non-zero answer stops the run there
- * with OST_INTERRUPTED. How a host language looks at its signals. */
+ * with OST_INTERRUPTED. How a host language looks at its signals. A run started from within poll on the same device
+ * gives OST_LIFECYCLE: it could only wait for itself. */
 typedef int (*ost_poll)(void* context);
 ost_status ost_table_run_polled(ost_table* table, size_t first, size_t count, ost_poll poll, void* context,
                                 size_t* failed_step);

@@ -135,6 +135,24 @@ OST_INLINE void report(const Call& call, int32_t status) {
     __atomic_compare_exchange_n(call.status, &none, status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+OST_INLINE bool is_float(int64_t dtype) { return dtype == OST_F32 || dtype == OST_F16 || dtype == OST_BF16; }
+
+// Bytes of one element, 0 for block types, whose elements have none of their own, and for numbers that are no dtype.
+OST_INLINE int64_t element_bytes(int64_t dtype) {
+    switch (dtype) {
+        case OST_F64:
+        case OST_I64: return 8;
+        case OST_F32:
+        case OST_I32: return 4;
+        case OST_F16:
+        case OST_BF16: return 2;
+        case OST_I8:
+        case OST_U8:
+        case OST_BOOL: return 1;
+        default: return 0;
+    }
+}
+
 // Calls f(T{}) with T in float, f16, bf16 for an ost_dtype; another dtype is reported and f is not called.
 template <class F>
 OST_INLINE void with_float_dtype(const Call& call, int64_t dtype, const F& f) {
@@ -156,13 +174,44 @@ OST_INLINE bool covers(const Call& call, uint32_t operand, int64_t count, int64_
     return fits;
 }
 
-// a * b; -1 where either is negative or the product does not fit, which covers() refuses.
+// Products and sums of sizes; -1 where a part is negative or the result does not fit, which covers() refuses.
 OST_INLINE int64_t area(int64_t a, int64_t b) {
     int64_t product = 0;
     return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
 }
+template <class... Sizes>
+OST_INLINE int64_t area(int64_t a, int64_t b, Sizes... more) {
+    return area(area(a, b), more...);
+}
+OST_INLINE int64_t plus(int64_t a, int64_t b) {
+    int64_t total = 0;
+    return a < 0 || b < 0 || __builtin_add_overflow(a, b, &total) ? -1 : total;
+}
 
-OST_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Rows to process: `capacity` is the planned extent; a present count operand (int32) holds how many of them are valid
+// in this run. Rows past it are neither read nor written. 0, and reported, for an extent or an operand that cannot be.
+OST_INLINE int64_t valid_rows(const Call& call, uint32_t count_operand, int64_t capacity) {
+    if (capacity < 0) {
+        report(call, OST_INVALID_ARGUMENT);
+        return 0;
+    }
+    const auto* count = call.pointer<const int32_t>(count_operand);
+    if (count == nullptr) return capacity;
+    if (!covers(call, count_operand, 1, sizeof *count)) return 0;
+    const int64_t n = *count;
+    return n < 0 ? 0 : (n < capacity ? n : capacity);
+}
+
+// True when an extent is zero, so that there is nothing to do, or negative, which is reported.
+template <class... Extents>
+OST_INLINE bool empty(const Call& call, Extents... extents) {
+    const bool negative = ((extents < 0) || ...);
+    if (negative) report(call, OST_INVALID_ARGUMENT);
+    return negative || ((extents == 0) || ...);
+}
+
+// For a >= 0, without passing through a larger number.
+OST_INLINE int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 OST_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 OST_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 

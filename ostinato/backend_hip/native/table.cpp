@@ -116,6 +116,10 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
             return fail(OST_INVALID_ARGUMENT, "step %zu (%s): operand %u is null and not optional", index, entry->name,
                         i);
         }
+        if (step.operands[i].bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(step.operands[i].address)) {
+            return fail(OST_INVALID_ARGUMENT, "step %zu (%s): operand %u at %p cannot have %" PRIu64 " bytes", index,
+                        entry->name, i, step.operands[i].address, step.operands[i].bytes);
+        }
     }
     if (step.kind == OST_STEP_COPY) {
         const ost_operand& from = step.operands[0];
@@ -140,13 +144,16 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
     return OST_OK;
 }
 
-ost_status build(Table& table, const ost_step* steps, size_t count) {
+ost_status build(Table& table, const ost_step* steps, size_t count, size_t& failed) {
     std::set<uint32_t> signalled;
     for (size_t i = 0; i < count; ++i) {
         const ost_step& step = steps[i];
         const KernelEntry* entry = nullptr;
         const ost_status status = check_step(*table.device, step, i, signalled, entry);
-        if (status != OST_OK) return status;
+        if (status != OST_OK) {
+            failed = i;
+            return status;
+        }
         const Call call = {nullptr, nullptr, step.operand_count, step.param_count, &table.device->pool, &table.status};
         table.steps.push_back({entry->run, entry->name, table.operands.size(), table.params.size(), call});
         table.operands.insert(table.operands.end(), step.operands, step.operands + step.operand_count);
@@ -161,9 +168,13 @@ ost_status build(Table& table, const ost_step* steps, size_t count) {
 
 ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* context, size_t* failed_step) {
     const size_t size = table.steps.size();
+    if (failed_step != nullptr) *failed_step = OST_NO_STEP;
     if (first > size || count > size - first) {
         return fail(OST_INVALID_ARGUMENT, "steps [%zu, %zu + %zu) asked for, the table has %zu", first, first, count,
                     size);
+    }
+    if (table.device->pool.held_here()) {
+        return fail(OST_LIFECYCLE, "a run on this device is in progress on this thread (a signal handler runs within it)");
     }
     const std::lock_guard<ThreadPool> guard(table.device->pool);
     int32_t status = OST_OK;
@@ -202,7 +213,9 @@ using ost::fail;
 
 extern "C" {
 
-ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t count, ost_table** table) {
+ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t count, ost_table** table,
+                            size_t* failed_step) {
+    if (failed_step != nullptr) *failed_step = OST_NO_STEP;
     if (device == nullptr || table == nullptr || (steps == nullptr && count != 0)) {
         return fail(OST_INVALID_ARGUMENT, "ost_table_create: null argument");
     }
@@ -210,7 +223,9 @@ ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t co
     try {
         auto made = std::make_unique<ost_table>();
         made->table.device = device->shared;
-        const ost_status status = ost::build(made->table, steps, count);
+        size_t failed = OST_NO_STEP;
+        const ost_status status = ost::build(made->table, steps, count, failed);
+        if (failed_step != nullptr) *failed_step = failed;
         if (status != OST_OK) return status;
         *table = made.release();
     } catch (const std::exception& error) {

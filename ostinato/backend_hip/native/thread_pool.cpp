@@ -38,6 +38,12 @@ void relax() {
 #endif
 }
 
+// A number for the calling thread; the one that forks keeps it in the child.
+const void* this_thread() {
+    static thread_local char place;
+    return &place;
+}
+
 }  // namespace
 
 struct ThreadPool::State {
@@ -53,6 +59,7 @@ struct ThreadPool::State {
     std::condition_variable wake;
 
     std::mutex run;
+    std::atomic<const void*> holder{nullptr};  // this_thread() of who has `run`
     uint32_t threads = 1;
     std::vector<void*> scratch;  // one a worker, the caller's first
     std::vector<std::thread> workers;
@@ -80,6 +87,8 @@ struct Registry {
     static void after_fork_child() {
         for (S* s = first(); s != nullptr; s = s->next) {
             s->forked = true;
+            if (s->holder.load(std::memory_order_relaxed) == this_thread()) continue;
+            s->holder.store(nullptr, std::memory_order_relaxed);
             new (&s->run) std::mutex;
         }
         mutex().unlock();
@@ -198,8 +207,15 @@ ThreadPool::~ThreadPool() {
 }
 
 uint32_t ThreadPool::threads() const { return state_->threads; }
-void ThreadPool::lock() { state_->run.lock(); }
-void ThreadPool::unlock() { state_->run.unlock(); }
+void ThreadPool::lock() {
+    state_->run.lock();
+    state_->holder.store(this_thread(), std::memory_order_relaxed);
+}
+void ThreadPool::unlock() {
+    state_->holder.store(nullptr, std::memory_order_relaxed);
+    state_->run.unlock();
+}
+bool ThreadPool::held_here() const { return state_->holder.load(std::memory_order_relaxed) == this_thread(); }
 
 void ThreadPool::run(int64_t chunks, Task task, const void* context) {
     State& s = *state_;

@@ -28,9 +28,11 @@ class ThreadPool {
 
     uint32_t threads() const;
 
-    // One table runs on a pool at a time. The lock is made anew in a forked child, where its holder does not exist.
+    // One table runs on a pool at a time. The lock is made anew in a forked child, unless its holder is the thread that
+    // forked, the only one that exists there.
     void lock();
     void unlock();
+    bool held_here() const;  // by the calling thread, who would wait for itself
 
     // Runs task(context, c, scratch) for every c in [0, chunks), in any order, on the caller and the workers; returns
     // when all are done. Which worker runs a chunk must not matter to its result. One chunk runs on the caller alone.

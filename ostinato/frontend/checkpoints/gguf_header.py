@@ -139,7 +139,9 @@ def parse_gguf(path: Path) -> GgufHeader:
     foreign = None
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            foreign = describe_foreign(path, "a GGUF file") or WeightsError(f"{path} is not a GGUF file")
+            foreign = describe_foreign(path, "a GGUF file") or WeightsError(
+                f"{path} is not a GGUF file", hint="download it again"
+            )
     if foreign is not None:
         raise foreign
     try:

@@ -43,7 +43,7 @@ def open_checkpoint(
         return GgufCheckpoint(found, families, cache_directory)
     raise WeightsError(
         f"no checkpoint at {str(path_or_name)!r}: neither a file, nor a directory, nor the name of a model package",
-        hint=f"model packages: {', '.join(MODEL_PACKAGES)}",
+        hint=f"give a directory with config.json, a .gguf file or a model package: {', '.join(MODEL_PACKAGES)}",
     )
 
 
@@ -60,7 +60,10 @@ def _open_file(path: Path, families: Sequence[FamilyFiles], cache_directory: Pat
     with path.open("rb") as file:
         if file.read(4) == b"GGUF":  # model stores name files by their digest
             return GgufCheckpoint(path, families, cache_directory)
-    raise WeightsError(f"{path} is neither a .gguf file nor a directory with config.json")
+    raise WeightsError(
+        f"{path} is neither a .gguf file nor a directory with config.json",
+        hint="download it again, or convert the model to one of these",
+    )
 
 
 def _open_directory(path: Path, families: Sequence[FamilyFiles], cache_directory: Path | None) -> Checkpoint:

@@ -29,9 +29,6 @@ struct HeadGroups {
     int64_t size(int64_t group) const { return smaller(heads, per_kv - group % parts * heads); }
 };
 
-OST_INLINE int64_t size_of(int64_t float_dtype) { return float_dtype == OST_F32 ? 4 : 2; }
-OST_INLINE bool is_tile_dtype(int64_t dtype) { return dtype == OST_F32 || dtype == OST_F16 || dtype == OST_BF16; }
-
 OST_INLINE const char* at(const void* base, int64_t element, int64_t size) {
     return static_cast<const char*>(base) + element * size;
 }

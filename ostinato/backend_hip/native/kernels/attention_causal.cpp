@@ -11,8 +11,8 @@ struct Strides {
 
 // Elements from the first to one past the last that the strides reach; -1 when they are not usable.
 int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads, int64_t width) {
-    if (s.batch < 0 || s.token < 0 || s.head < 0) return -1;
-    return (batches - 1) * s.batch + (tokens - 1) * s.token + (heads - 1) * s.head + width;
+    const int64_t outer = plus(area(batches - 1, s.batch), area(tokens - 1, s.token));
+    return plus(outer, plus(area(heads - 1, s.head), width));
 }
 
 }  // namespace
@@ -26,16 +26,16 @@ void attention_causal(const Call& call) {
         return Strides{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
     };
     const Strides q = strides(8), k = strides(11), v = strides(14);
-    if (batches <= 0 || tokens <= 0 || heads <= 0 || width <= 0) return;
+    if (empty(call, batches, tokens, heads, width)) return;
     if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || tokens > INT32_MAX ||
-        !is_tile_dtype(dtype) || !is_tile_dtype(y_dtype)) {
+        !is_float(dtype) || !is_float(y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
-    const int64_t size = size_of(dtype), y_size = size_of(y_dtype);
+    const int64_t size = element_bytes(dtype), y_size = element_bytes(y_dtype);
     if (!covers(call, 0, extent(q, batches, tokens, heads, width), size) ||
         !covers(call, 1, extent(k, batches, tokens, kv_heads, width), size) ||
         !covers(call, 2, extent(v, batches, tokens, kv_heads, width), size) ||
-        !covers(call, 3, batches * tokens * heads * width, y_size)) {
+        !covers(call, 3, area(batches, tokens, heads, width), y_size)) {
         return;
     }
     const auto* queries = call.pointer<const char>(0);

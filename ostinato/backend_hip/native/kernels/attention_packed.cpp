@@ -45,7 +45,7 @@ struct Packed {
         return smaller(keys, table_width * block_keys);
     }
     KeyRows key_rows(int64_t row, int64_t kv) const {
-        const int64_t size = size_of(cache_dtype);
+        const int64_t size = element_bytes(cache_dtype);
         const int64_t head = kv * block_keys * width;
         KeyRows found{};
         found.keys = at(k_cache, head, size);
@@ -57,13 +57,13 @@ struct Packed {
         found.dtype = cache_dtype;
         return found;
     }
-    char* output(int64_t token, int64_t head) const { return at(y, (token * heads + head) * width, size_of(y_dtype)); }
+    char* output(int64_t token, int64_t head) const { return at(y, (token * heads + head) * width, element_bytes(y_dtype)); }
     void clear(int64_t token, int64_t group) const {
         std::memset(output(token, groups.first_head(group)), 0,
-                    static_cast<size_t>(groups.size(group) * width * size_of(y_dtype)));
+                    static_cast<size_t>(groups.size(group) * width * element_bytes(y_dtype)));
     }
     void add(Tile& tile, int64_t token, int64_t group, int64_t limit) const {
-        add_queries(tile, q_dtype, at(q, (token * heads + groups.first_head(group)) * width, size_of(q_dtype)),
+        add_queries(tile, q_dtype, at(q, (token * heads + groups.first_head(group)) * width, element_bytes(q_dtype)),
                     groups.size(group), width, scale < 0, static_cast<int32_t>(limit));
     }
     Tile tile(void* scratch) const { return make_tile(shape, scale < 0 ? -scale : scale, scratch); }
@@ -198,7 +198,7 @@ void share_out(const Packed& p) {
     const int64_t threads = p.call.pool->threads();
     const int64_t run = ceil_div(p.tokens, runs);
     const double tiles = 4.0 * keys * static_cast<double>(p.heads * p.width) / kTileRate;
-    const auto key_bytes = static_cast<double>(2 * p.kv_heads * p.width * size_of(p.cache_dtype));
+    const auto key_bytes = static_cast<double>(2 * p.kv_heads * p.width * element_bytes(p.cache_dtype));
     const double stream = keys / static_cast<double>(run) * key_bytes / kStreamRate;
     const bool alone = threads == 1 || (tiles > stream ? tiles : stream) < kInlineNanoseconds;
 
@@ -233,18 +233,18 @@ void attention_packed(const Call& call) {
     const int64_t width = call.integer(3), blocks = call.integer(4), block_keys = call.integer(5);
     const int64_t table_width = call.integer(6), rows = call.integer(7), q_dtype = call.integer(9);
     const int64_t cache_dtype = call.integer(10), y_dtype = call.integer(11);
-    const int64_t tokens = call.rows(7, capacity);
-    if (tokens <= 0 || heads <= 0 || width <= 0) return;
+    const int64_t tokens = valid_rows(call, 7, capacity);
+    if (empty(call, tokens, heads, width)) return;
     if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || blocks < 0 || block_keys <= 0 ||
-        table_width < 0 || rows < 0 || table_width > INT32_MAX / block_keys || !is_tile_dtype(q_dtype) ||
-        !is_tile_dtype(cache_dtype) || !is_tile_dtype(y_dtype)) {
+        table_width < 0 || rows < 0 || table_width > INT32_MAX / block_keys || !is_float(q_dtype) ||
+        !is_float(cache_dtype) || !is_float(y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
-    const int64_t cache = blocks * kv_heads * block_keys * width;
-    if (!covers(call, 0, capacity * heads * width, size_of(q_dtype)) || !covers(call, 1, cache, size_of(cache_dtype)) ||
-        !covers(call, 2, cache, size_of(cache_dtype)) || !covers(call, 3, capacity, 4) ||
-        !covers(call, 4, capacity, 4) || !covers(call, 5, rows * table_width, 4) || !covers(call, 6, rows, 4) ||
-        !covers(call, 8, capacity * heads * width, size_of(y_dtype))) {
+    const int64_t cache = area(blocks, kv_heads, block_keys, width);
+    if (!covers(call, 0, area(capacity, heads, width), element_bytes(q_dtype)) || !covers(call, 1, cache, element_bytes(cache_dtype)) ||
+        !covers(call, 2, cache, element_bytes(cache_dtype)) || !covers(call, 3, capacity, 4) ||
+        !covers(call, 4, capacity, 4) || !covers(call, 5, area(rows, table_width), 4) || !covers(call, 6, rows, 4) ||
+        !covers(call, 8, area(capacity, heads, width), element_bytes(y_dtype))) {
         return;
     }
     share_out(Packed(call, tokens));

@@ -19,17 +19,18 @@ void kv_store(const Call& call) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2);
     const int64_t blocks = call.integer(3), block_size = call.integer(4), table_width = call.integer(5);
     const int64_t table_rows = call.integer(6);
-    const int64_t tokens = call.rows(5, capacity);
-    if (tokens <= 0 || heads <= 0 || width <= 0) return;
+    const int64_t tokens = valid_rows(call, 5, capacity);
+    if (empty(call, tokens, heads, width)) return;
     if (blocks < 0 || block_size <= 0 || table_width < 0 || table_rows < 0) return report(call, OST_INVALID_ARGUMENT);
     with_float_dtype(call, call.integer(7), [&](auto in_type) {
         with_float_dtype(call, call.integer(8), [&](auto cache_type) {
             using In = decltype(in_type);
             using Cache = decltype(cache_type);
-            const int64_t size = capacity * heads * width, cache_size = blocks * heads * block_size * width;
+            const int64_t size = area(capacity, heads, width);
+            const int64_t cache_size = area(blocks, heads, block_size, width);
             if (!covers(call, 0, size, sizeof(In)) || !covers(call, 1, size, sizeof(In)) ||
                 !covers(call, 2, capacity, 4) || !covers(call, 3, capacity, 4) ||
-                !covers(call, 4, table_rows * table_width, 4) || !covers(call, 6, cache_size, sizeof(Cache)) ||
+                !covers(call, 4, area(table_rows, table_width), 4) || !covers(call, 6, cache_size, sizeof(Cache)) ||
                 !covers(call, 7, cache_size, sizeof(Cache))) {
                 return;
             }

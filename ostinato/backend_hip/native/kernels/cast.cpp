@@ -88,9 +88,11 @@ void narrow_integers(const Call& call, int64_t capacity, int64_t count) {
 
 void cast(const Call& call) {
     const int64_t width = call.integer(1), x_dtype = call.integer(2), y_dtype = call.integer(3);
-    const int64_t capacity = call.integer(0) * width;
-    const int64_t count = call.rows(1, call.integer(0)) * width;
-    if (count <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 1, call.integer(0));
+    if (empty(call, rows, width)) return;
+    const int64_t capacity = area(call.integer(0), width);
+    if (capacity < 0) return report(call, OST_INVALID_ARGUMENT);
+    const int64_t count = rows * width;
     if (x_dtype == OST_I64 && y_dtype == OST_I32) return narrow_integers(call, capacity, count);
     if (x_dtype == OST_I32 && y_dtype == OST_I64) return widen_integers(call, capacity, count);
     switch (x_dtype) {

@@ -27,11 +27,11 @@ OST_INLINE void map_two(const X* a, const X* b, Y* y, int64_t begin, int64_t end
 template <class F>
 OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const F& f) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
-    const int64_t rows = call.rows(1, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 1, capacity);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, dtype, [&](auto type) {
         using T = decltype(type);
-        if (!covers(call, 0, capacity * width, sizeof(T)) || !covers(call, 2, capacity * width, sizeof(T))) return;
+        if (!covers(call, 0, area(capacity, width), sizeof(T)) || !covers(call, 2, area(capacity, width), sizeof(T))) return;
         const T* x = call.pointer<const T>(0);
         T* y = call.pointer<T>(2);
         for_elements(call, rows * width, nanoseconds,
@@ -43,13 +43,13 @@ OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const
 template <class F>
 OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double nanoseconds, const F& f) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
-    const int64_t rows = call.rows(2, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, dtype, [&](auto type) {
         with_float_dtype(call, y_dtype, [&](auto y_type) {
             using T = decltype(type);
             using Y = decltype(y_type);
-            const int64_t count = capacity * width;
+            const int64_t count = area(capacity, width);
             if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) ||
                 !covers(call, 3, count, sizeof(Y))) {
                 return;

@@ -62,7 +62,7 @@ void embedding(const Call& call) {
     const auto* w = call.pointer<const char>(1);
     with_float_dtype(call, y_dtype, [&](auto type) {
         auto* y = call.pointer<decltype(type)>(3);
-        call.pool->parallel(call.rows(2, m), [&](int64_t row, void*) {
+        call.pool->parallel(valid_rows(call, 2, m), [&](int64_t row, void*) {
             const int64_t id = ids[row];
             const bool known = id >= 0 && id < vocabulary;
             if (!known) report(call, OST_OUT_OF_RANGE);

@@ -7,8 +7,6 @@ KernelTable linear_kernels();
 
 namespace {
 
-bool float_dtype(int64_t dtype) { return dtype == OST_F32 || dtype == OST_BF16 || dtype == OST_F16; }
-
 // Whether the few-rows way can hold its copy of x and the sums of its blocks; it works on x itself where that is float.
 bool few_rows(const LinearProblem& p) {
     if (p.rows > kFewRows) return false;
@@ -36,19 +34,19 @@ void linear(const Call& call) {
     p.panel_bytes = panel_bytes(kDtype, k);
     p.x = call.pointer<const void>(0);
     p.x_dtype = call.integer(2);
-    p.rows = call.rows(3, m);
+    p.rows = valid_rows(call, 3, m);
     p.k = k;
     p.bias = call.pointer<const float>(2);
     p.y_dtype = call.integer(3);
     int64_t n = 0;
-    bool valid = m >= 0 && k >= 0 && p.panel_bytes >= 0 && float_dtype(p.x_dtype) && float_dtype(p.y_dtype);
+    bool valid = m >= 0 && k >= 0 && p.panel_bytes >= 0 && is_float(p.x_dtype) && is_float(p.y_dtype);
     for (uint32_t o = 0; o < 3; ++o) {
         p.columns[o] = call.integer(4 + o);
         p.y[o] = call.pointer<void>(4 + o);
         valid = valid && p.columns[o] >= 0 && (p.y[o] != nullptr || p.columns[o] == 0);
-        n += p.columns[o];
+        n = plus(n, p.columns[o]);
     }
-    if (!valid) return report(call, OST_INVALID_ARGUMENT);
+    if (!valid || n < 0) return report(call, OST_INVALID_ARGUMENT);
     p.panels = ceil_div(n, kLanes);
     if (!covers(call, 0, area(m, k), element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes)) return;
     if (p.bias != nullptr && !covers(call, 2, n, 4)) return;
@@ -68,19 +66,19 @@ void linear_swiglu(const Call& call) {
     p.pool = call.pool;
     p.weight_dtype = kDtype;
     p.weights = call.pointer<const char>(1);
-    p.panels = ceil_div(n, kLanes / 2);
     p.panel_bytes = panel_bytes(kDtype, k);
     p.x = call.pointer<const void>(0);
     p.x_dtype = call.integer(3);
-    p.rows = call.rows(2, m);
+    p.rows = valid_rows(call, 2, m);
     p.k = k;
     p.swiglu = true;
     p.y_dtype = call.integer(4);
     p.y[0] = call.pointer<void>(3);
     p.columns[0] = n;
-    if (m < 0 || k < 0 || n < 0 || p.panel_bytes < 0 || !float_dtype(p.x_dtype) || !float_dtype(p.y_dtype)) {
+    if (m < 0 || k < 0 || n < 0 || p.panel_bytes < 0 || !is_float(p.x_dtype) || !is_float(p.y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
+    p.panels = ceil_div(n, kLanes / 2);
     if (!covers(call, 0, area(m, k), element_bytes(p.x_dtype)) || !covers(call, 1, p.panels, p.panel_bytes) ||
         !covers(call, 3, area(m, n), element_bytes(p.y_dtype))) {
         return;

@@ -32,8 +32,6 @@ inline constexpr int kFewRows = VW == 16 ? 8 : 4;
 void linear_few_rows(const LinearProblem& problem);
 void linear_blocks(const LinearProblem& problem);
 
-OST_INLINE int64_t element_bytes(int64_t dtype) { return dtype == OST_F32 ? 4 : 2; }
-
 template <class T>
 OST_INLINE void store_run(T* to, const float* from, int64_t count) {
     int64_t i = 0;

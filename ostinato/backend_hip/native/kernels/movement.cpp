@@ -70,22 +70,6 @@ struct Bytes16 {
     uint64_t halves[2];
 };
 
-// Bytes of one element, 0 for types that have none of their own.
-OST_INLINE int64_t element_bytes(int64_t dtype) {
-    switch (dtype) {
-        case OST_F64:
-        case OST_I64: return 8;
-        case OST_F32:
-        case OST_I32: return 4;
-        case OST_F16:
-        case OST_BF16: return 2;
-        case OST_I8:
-        case OST_U8:
-        case OST_BOOL: return 1;
-        default: return 0;
-    }
-}
-
 }  // namespace
 
 void copy(const Call& call) {
@@ -104,9 +88,10 @@ void copy(const Call& call) {
         const int64_t dim = call.integer(2 + axis), stride = call.integer(8 + axis);
         if (dim < 0 || stride < 0) return report(call, OST_INVALID_ARGUMENT);
         if (dim == 0) return;
-        elements *= dim;
-        extent += (dim - 1) * stride;
+        elements = area(elements, dim);
+        extent = plus(extent, area(dim - 1, stride));
         if (dim == 1) continue;
+        if (elements < 0 || extent < 0) return report(call, OST_INVALID_ARGUMENT);
         if (place < kRank && stride == s.dims[place] * s.x_strides[place]) {
             s.dims[place] *= dim;
             continue;
@@ -135,11 +120,11 @@ void copy(const Call& call) {
 void gather_rows(const Call& call) {
     const int64_t capacity = call.integer(0), available = call.integer(1), width = call.integer(2);
     const int64_t size = element_bytes(call.integer(3));
-    const int64_t rows = call.rows(2, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, width)) return;
     if (size == 0 || available < 0) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, available * width, size) || !covers(call, 1, capacity, 4) ||
-        !covers(call, 3, capacity * width, size)) {
+    if (!covers(call, 0, area(available, width), size) || !covers(call, 1, capacity, 4) ||
+        !covers(call, 3, area(capacity, width), size)) {
         return;
     }
     const char* x = call.pointer<const char>(0);

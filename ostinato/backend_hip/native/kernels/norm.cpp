@@ -63,14 +63,14 @@ OST_INLINE void normalise(const X* x, const float* gain, Y* y, int64_t width, fl
 void rms_norm(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));
-    const int64_t rows = call.rows(2, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, call.integer(3), [&](auto x_type) {
         with_float_dtype(call, call.integer(4), [&](auto y_type) {
             using X = decltype(x_type);
             using Y = decltype(y_type);
-            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 1, width, sizeof(float)) ||
-                !covers(call, 3, capacity * width, sizeof(Y))) {
+            if (!covers(call, 0, area(capacity, width), sizeof(X)) || !covers(call, 1, width, sizeof(float)) ||
+                !covers(call, 3, area(capacity, width), sizeof(Y))) {
                 return;
             }
             const X* x = call.pointer<const X>(0);
@@ -91,15 +91,15 @@ void rms_norm(const Call& call) {
 void add_rms_norm(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));
-    const int64_t rows = call.rows(3, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 3, capacity);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, call.integer(3), [&](auto x_type) {
         with_float_dtype(call, call.integer(4), [&](auto y_type) {
             using X = decltype(x_type);
             using Y = decltype(y_type);
-            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 1, capacity * width, sizeof(X)) ||
-                !covers(call, 2, width, sizeof(float)) || !covers(call, 4, capacity * width, sizeof(X)) ||
-                !covers(call, 5, capacity * width, sizeof(Y))) {
+            if (!covers(call, 0, area(capacity, width), sizeof(X)) || !covers(call, 1, area(capacity, width), sizeof(X)) ||
+                !covers(call, 2, width, sizeof(float)) || !covers(call, 4, area(capacity, width), sizeof(X)) ||
+                !covers(call, 5, area(capacity, width), sizeof(Y))) {
                 return;
             }
             const X* left = call.pointer<const X>(0);
@@ -140,13 +140,13 @@ OST_INLINE void softmax_row(const X* x, Y* y, int64_t width) {
 
 void softmax(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
-    const int64_t rows = call.rows(1, capacity);
-    if (rows <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 1, capacity);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, call.integer(2), [&](auto x_type) {
         with_float_dtype(call, call.integer(3), [&](auto y_type) {
             using X = decltype(x_type);
             using Y = decltype(y_type);
-            if (!covers(call, 0, capacity * width, sizeof(X)) || !covers(call, 2, capacity * width, sizeof(Y))) return;
+            if (!covers(call, 0, area(capacity, width), sizeof(X)) || !covers(call, 2, area(capacity, width), sizeof(Y))) return;
             const X* x = call.pointer<const X>(0);
             Y* y = call.pointer<Y>(2);
             const double cost = 2 * kExponentialNanoseconds * static_cast<double>(width);

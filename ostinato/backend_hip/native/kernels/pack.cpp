@@ -216,7 +216,8 @@ bool prepare(const Call& call, int64_t src_dtype, int64_t dst_dtype, int64_t k, 
     p.index = call.pointer<const int64_t>(1);
     p.to = call.pointer<char>(2);
     const bool convertible = is_float(dst_dtype) && (is_float(src_dtype) || is_block(src_dtype));
-    bool valid = k >= 0 && rows >= 0 && first >= 0 && total - first >= rows && (convertible || src_dtype == dst_dtype);
+    bool valid = k >= 0 && rows >= 0 && first >= 0 && total >= first && total - first >= rows;
+    valid = valid && (convertible || src_dtype == dst_dtype);
     p.source_row_bytes = valid ? row_bytes(src_dtype, k) : -1;
     valid = valid && p.source_row_bytes >= 0 && row_bytes(dst_dtype, k) >= 0;
     if (!valid) {
@@ -242,6 +243,7 @@ void pack(const Call& call) {
         if (covers(call, 2, total, row_bytes(kDtype, p.k))) copy_to_rows(p, kDtype);
         return;
     }
+    if (p.k == 0) return;
     const int64_t panels = layout == kPairs ? ceil_div(total / 2, kLanes / 2) : ceil_div(total, kLanes);
     if (covers(call, 2, panels, panel_bytes(kDtype, p.k))) pack_panels(p, kDtype, layout);
 }
@@ -252,7 +254,7 @@ void copy_rows(const Call& call) {
     const int64_t rows = call.integer(3);
     const int64_t first = call.integer(4);
     Packing p = {};
-    if (!prepare(call, call.integer(0), dtype, call.integer(2), rows, first, first + rows, p)) return;
+    if (!prepare(call, call.integer(0), dtype, call.integer(2), rows, first, plus(first, rows), p)) return;
     if (covers(call, 2, first + rows, row_bytes(dtype, p.k))) copy_to_rows(p, dtype);
 }
 

@@ -32,7 +32,6 @@ struct Plain {
     static constexpr bool kTail = true;
     static constexpr bool kScaled = false;
     static constexpr bool kMinimum = false;
-    static constexpr int kAhead = 2048;
     using X = float;
 };
 
@@ -43,30 +42,27 @@ struct Scaled : Plain {
     static constexpr int kAhead = 8192;
 };
 
-struct PanelF32 : Plain {
-    static constexpr int kBlock = 8;
-    static constexpr int kStepBytes = kLanes * 4;
-    static constexpr int kBlockBytes = kBlock * kStepBytes;
-    template <int C>
-    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
-        const auto* row = reinterpret_cast<const float*>(block + k * kStepBytes) + column;
+// C vectors of a panel's row of plain values, from `column` on.
+template <class T, int C>
+OST_INLINE void load_vectors(const char* row, int column, vf (&b)[C]) {
+    const auto* from = reinterpret_cast<const T*>(row) + column;
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
-    }
-};
+    for (int c = 0; c < C; ++c) b[c] = load(from + c * VW);
+}
 
-struct PanelF16 : Plain {
-    static constexpr int kAhead = 4096;
+template <class T, int kPrefetch>
+struct PanelFloats : Plain {
+    static constexpr int kAhead = kPrefetch;
     static constexpr int kBlock = 8;
-    static constexpr int kStepBytes = kLanes * 2;
+    static constexpr int kStepBytes = kLanes * static_cast<int>(sizeof(T));
     static constexpr int kBlockBytes = kBlock * kStepBytes;
     template <int C>
     OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
-        const auto* row = reinterpret_cast<const f16*>(block + k * kStepBytes) + column;
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
+        load_vectors<T>(block + k * kStepBytes, column, b[0]);
     }
 };
+using PanelF32 = PanelFloats<float, 2048>;
+using PanelF16 = PanelFloats<f16, 4096>;
 
 struct PanelBf16 : Plain {
     static constexpr int kAhead = 4096;
@@ -92,8 +88,7 @@ struct PanelQ8 : Scaled {
     static constexpr int kBlockBytes = kHeader + kBlock * kStepBytes;
     template <int C>
     OST_INLINE void scale(const char* block, int column, vf (&d)[C], vf (&)[C]) {
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) d[c] = load(reinterpret_cast<const f16*>(block) + column + c * VW);
+        load_vectors<f16>(block, column, d);
     }
     template <int C>
     OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
@@ -149,10 +144,8 @@ struct StagedBlocks : Scaled {
         }
     }
     template <int C>
-    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[1][C]) {
-        const auto* row = reinterpret_cast<const float*>(block + kHeader + k * kStepBytes) + column;
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
+    OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
+        load_vectors<float>(block + kHeader + k * kStepBytes, column, b[0]);
     }
 };
 
@@ -172,9 +165,7 @@ struct PanelBf16Dot : Plain {
     static constexpr int kBlockBytes = kBlock * kStepBytes;
     template <int C>
     OST_INLINE void decode(const char* block, int k, int column, vf (&b)[kStep][C]) {
-        const auto* row = reinterpret_cast<const float*>(block + k * kStepBytes) + column;
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) b[0][c] = load(row + c * VW);
+        load_vectors<float>(block + k * kStepBytes, column, b[0]);
     }
 };
 OST_INLINE vi broadcast(const uint32_t* x) { return splat_i(static_cast<int32_t>(*x)); }
@@ -183,14 +174,14 @@ OST_INLINE void accumulate(vi x, vf b, vf& total) { total = _mm512_dpbf16_ps(tot
 
 // Bytes of one panel of a weight with K columns; -1 for a dtype that has no panels or a K it cannot hold.
 OST_INLINE int64_t panel_bytes(int64_t dtype, int64_t columns) {
-    const bool whole_blocks = columns % kQuantBlock == 0;
+    const int64_t blocks = columns % kQuantBlock == 0 ? columns / kQuantBlock : -1;
     switch (dtype) {
-        case OST_F32: return columns * PanelF32::kStepBytes;
-        case OST_F16: return columns * PanelF16::kStepBytes;
-        case OST_BF16: return ceil_div(columns, 2) * PanelBf16::kStepBytes;
-        case OST_Q8_0: return whole_blocks ? columns / kQuantBlock * PanelQ8::kBlockBytes : -1;
-        case OST_Q4_0: return whole_blocks ? columns / kQuantBlock * PanelQ40::kBlockBytes : -1;
-        case OST_Q4_1: return whole_blocks ? columns / kQuantBlock * PanelQ41::kBlockBytes : -1;
+        case OST_F32: return area(columns, PanelF32::kStepBytes);
+        case OST_F16: return area(columns, PanelF16::kStepBytes);
+        case OST_BF16: return columns < 0 ? -1 : area(ceil_div(columns, 2), PanelBf16::kStepBytes);
+        case OST_Q8_0: return area(blocks, PanelQ8::kBlockBytes);
+        case OST_Q4_0: return area(blocks, PanelQ40::kBlockBytes);
+        case OST_Q4_1: return area(blocks, PanelQ41::kBlockBytes);
         default: return -1;
     }
 }

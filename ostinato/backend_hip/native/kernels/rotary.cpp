@@ -11,10 +11,10 @@ namespace {
 void rotary_table(const Call& call) {
     const int64_t capacity = call.integer(0), half = call.integer(1);
     const auto scale = static_cast<float>(call.real(2));
-    const int64_t rows = call.rows(2, capacity);
-    if (rows <= 0 || half <= 0) return;
-    if (!covers(call, 0, capacity, 4) || !covers(call, 1, half, 4) || !covers(call, 3, capacity * half, 4) ||
-        !covers(call, 4, capacity * half, 4)) {
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, half)) return;
+    if (!covers(call, 0, capacity, 4) || !covers(call, 1, half, 4) || !covers(call, 3, area(capacity, half), 4) ||
+        !covers(call, 4, area(capacity, half), 4)) {
         return;
     }
     const auto* position = call.pointer<const int32_t>(0);
@@ -54,18 +54,19 @@ void rope_split_half(const Call& call) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2), dtype = call.integer(3);
     const int64_t row_stride = call.integer(4), head_stride = call.integer(5), tokens = call.integer(6);
     const int64_t batch_stride = call.integer(7);
-    const int64_t rows = call.rows(3, capacity);
-    if (rows <= 0 || heads <= 0 || width <= 0) return;
+    const int64_t rows = valid_rows(call, 3, capacity);
+    if (empty(call, rows, heads, width)) return;
     if (width % 2 != 0 || tokens <= 0 || row_stride < 0 || head_stride < 0 || batch_stride < 0) {
         return report(call, OST_INVALID_ARGUMENT);
     }
     const int64_t half = width / 2;
-    const int64_t extent = (capacity - 1) / tokens * batch_stride + (smaller(capacity, tokens) - 1) * row_stride +
-                           (heads - 1) * head_stride + width;
+    const int64_t batches = area((capacity - 1) / tokens, batch_stride);
+    const int64_t sequence = area(smaller(capacity, tokens) - 1, row_stride);
+    const int64_t extent = plus(plus(batches, sequence), plus(area(heads - 1, head_stride), width));
     with_float_dtype(call, dtype, [&](auto type) {
         using T = decltype(type);
-        if (!covers(call, 0, capacity * heads * width, sizeof(T)) || !covers(call, 1, capacity * half, 4) ||
-            !covers(call, 2, capacity * half, 4) || !covers(call, 4, extent, sizeof(T))) {
+        if (!covers(call, 0, area(capacity, heads, width), sizeof(T)) || !covers(call, 1, area(capacity, half), 4) ||
+            !covers(call, 2, area(capacity, half), 4) || !covers(call, 4, extent, sizeof(T))) {
             return;
         }
         const T* x = call.pointer<const T>(0);

@@ -10,27 +10,19 @@ namespace ost::OST_UNIT {
 
 inline constexpr int64_t kBlockElements = 32;
 
-OST_INLINE bool is_float(int64_t dtype) { return dtype == OST_F32 || dtype == OST_F16 || dtype == OST_BF16; }
 OST_INLINE bool is_block(int64_t dtype) { return dtype == OST_Q8_0 || dtype == OST_Q4_0 || dtype == OST_Q4_1; }
 
 // Bytes of a row of `columns` elements; -1 for a dtype that is not stored in rows or a length it cannot have.
 OST_INLINE int64_t row_bytes(int64_t dtype, int64_t columns) {
     const int64_t blocks = columns % kBlockElements == 0 ? columns / kBlockElements : -1;
     switch (dtype) {
-        case OST_F32:
-        case OST_I32: return columns * 4;
-        case OST_F64:
-        case OST_I64: return columns * 8;
-        case OST_F16:
-        case OST_BF16: return columns * 2;
-        case OST_I8:
-        case OST_U8:
-        case OST_BOOL: return columns;
-        case OST_Q8_0: return blocks < 0 ? -1 : blocks * 34;
-        case OST_Q4_0: return blocks < 0 ? -1 : blocks * 18;
-        case OST_Q4_1: return blocks < 0 ? -1 : blocks * 20;
-        default: return -1;
+        case OST_Q8_0: return area(blocks, 34);
+        case OST_Q4_0: return area(blocks, 18);
+        case OST_Q4_1: return area(blocks, 20);
+        default: break;
     }
+    const int64_t bytes = element_bytes(dtype);
+    return bytes == 0 ? -1 : area(columns, bytes);
 }
 
 template <class T>

@@ -196,12 +196,12 @@ int32_t sample_row(const float* logits, int64_t width, const Request& request, f
 
 void sample(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
-    const int64_t rows = call.rows(7, capacity);
-    if (rows <= 0) return;
+    const int64_t rows = valid_rows(call, 7, capacity);
+    if (empty(call, rows)) return;
     if (width < 0 || width > INT32_MAX) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, capacity * width, 4) || !covers(call, 1, capacity, 4) || !covers(call, 2, capacity, 4) ||
+    if (!covers(call, 0, area(capacity, width), 4) || !covers(call, 1, capacity, 4) || !covers(call, 2, capacity, 4) ||
         !covers(call, 3, capacity, 4) || !covers(call, 4, capacity, 4) || !covers(call, 5, capacity, 8) ||
-        !covers(call, 6, capacity, 4) || !covers(call, 8, capacity, 4) || !covers(call, 9, capacity * width, 8)) {
+        !covers(call, 6, capacity, 4) || !covers(call, 8, capacity, 4) || !covers(call, 9, area(capacity, width), 8)) {
         return;
     }
     const float* logits = call.pointer<const float>(0);

@@ -54,10 +54,10 @@ int32_t first_place(const float* x, int64_t width, float value) {
 
 void argmax(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
-    const int64_t rows = call.rows(1, capacity);
-    if (rows <= 0) return;
+    const int64_t rows = valid_rows(call, 1, capacity);
+    if (empty(call, rows)) return;
     if (width < 0 || width > INT32_MAX) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, capacity * width, 4) || !covers(call, 2, capacity, 4)) return;
+    if (!covers(call, 0, area(capacity, width), 4) || !covers(call, 2, capacity, 4)) return;
     const float* x = call.pointer<const float>(0);
     auto* y = call.pointer<int32_t>(2);
     const double cost = 1.5 * kStreamNanoseconds * static_cast<double>(width);
@@ -75,7 +75,7 @@ void cross_entropy(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
     float* y = call.pointer<float>(3);
     if (rows < 0 || width < 0) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, rows * width, 4) || !covers(call, 1, rows, 4) || !covers(call, 2, rows * 2, 4) ||
+    if (!covers(call, 0, area(rows, width), 4) || !covers(call, 1, rows, 4) || !covers(call, 2, area(rows, 2), 4) ||
         !covers(call, 3, 1, 4)) {
         return;
     }

@@ -1,0 +1,99 @@
+"""Sizes no buffer has: products that do not fit 64 bits, negative extents, counts without room. Kernels refuse them and touch nothing.
+
+Operands end where an inaccessible page begins, so that a kernel that trusts a wrapped product crashes here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ostinato.backend_hip import _native
+from tests.backend_hip.kernel_harness import INVALID, OUT_OF_RANGE, UNITS, Array, Guarded, device, each_unit
+
+HALF = 1 << 32
+LARGEST = (1 << 63) - 1
+EXTENTS = (-(1 << 63), -1, 0, 1, 2, 3, 8, 16, 32, 64, 1 << 31, HALF, 1 << 33, 1 << 62, LARGEST)
+
+
+def run(unit: str, kernel: str, operands: list[Array | None], params: list[int | float]) -> int:
+    """The status of one run, on two threads."""
+    host = device(unit, 2)
+    guarded = [None if array is None else Guarded(array) for array in operands]
+    pairs = [(0, 0) if g is None else (g.address, g.nbytes) for g in guarded]
+    status = 0
+    try:
+        _native.Table(host, [(0, host.kernel(kernel), 0, pairs, params, [], [])]).run()
+    except _native.NativeError as error:
+        status = error.status
+    assert all(g is None or g.intact() for g in guarded), f"{kernel} on {unit} wrote in front of an operand"
+    return status
+
+
+F = np.ones(64, np.float32)
+I = np.zeros(64, np.int32)
+L = np.zeros(8, np.int64)
+DENSE = [1, 0, 0]  # strides of batch, token, head
+
+TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
+    ("add", [F, F, None, F], [HALF, HALF, 0]),
+    ("silu", [F, None, F], [HALF, HALF, 0]),
+    ("cast", [F, None, F], [HALF, HALF, 0, 0]),
+    ("rms_norm", [F, F, None, F], [1 << 60, 16, 1e-6, 0, 0]),
+    ("add_rms_norm", [F, F, F, None, F, F], [1 << 60, 16, 1e-6, 0, 0]),
+    ("softmax", [F, None, F], [HALF, HALF, 0, 0]),
+    ("rotary_table", [I, F, None, F, F], [HALF, HALF, 1.0]),
+    ("rope_split_half", [F, F, F, None, F], [4, 2, 4, 0, 1 << 62, 4, 1 << 60, 0]),
+    ("copy", [F, F], [4, 2, HALF, HALF, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]),
+    ("copy", [F, F], [4, 2, 2, 2, 1, 1, 1, 1, LARGEST, LARGEST, 0, 0, 0, 0]),
+    ("gather_rows", [F, I, None, F], [1, HALF, HALF, 0]),
+    ("kv_store", [F, F, I, I, I, None, F, F], [1, 2, 8, HALF, HALF, 1, 1, 0, 0]),
+    ("attention_packed", [F, F, F, I, I, I, I, None, F], [1, 2, 2, 8, HALF, 1 << 28, 7, 1, 1.0, 0, 0, 0]),
+    ("attention_causal", [F, F, F, F], [HALF, 1 << 31, 2, 2, 1, 1.0, 0, 0, *DENSE, *DENSE, *DENSE]),
+    ("argmax", [F, None, I], [1 << 34, 1 << 30]),
+    ("cross_entropy", [F, I, F, F], [1 << 61, 8]),
+    ("pack_f32", [F, L, F], [0, 1 << 62, 1, 0, 1, 0]),
+    ("pack_bf16", [F, L, F], [0, 1 << 62, 1, 0, 1, 1]),
+    ("copy_rows", [F, L, F], [0, 0, 4, 1, LARGEST]),
+    ("embedding_f32", [I, F, None, F], [1, 1, 1 << 62, 0, 0]),
+    ("linear_f32", [F, F, None, None, F, F, None], [0, 1, 0, 0, LARGEST, 1, 0]),
+    ("linear_swiglu_f32", [F, F, None, F], [1, 1, LARGEST, 0, 0]),
+]
+
+
+@each_unit
+@pytest.mark.parametrize(("kernel", "operands", "params"), TOO_LARGE, ids=[row[0] for row in TOO_LARGE])
+def test_products_that_do_not_fit_are_refused(
+    unit: str, kernel: str, operands: list[Array | None], params: list[int | float]
+) -> None:
+    assert run(unit, kernel, operands, params) == INVALID
+
+
+@each_unit
+def test_negative_extents_are_refused(unit: str) -> None:
+    for rows, width in [(-1, 4), (4, -1), (-1, -1), (0, -1)]:
+        assert run(unit, "add", [F, F, None, F], [rows, width, 0]) == INVALID
+        assert run(unit, "rms_norm", [F, F, None, F], [rows, width, 1e-6, 0, 0]) == INVALID
+        assert run(unit, "gather_rows", [F, I, None, F], [rows, 1, width, 0]) == INVALID
+    assert run(unit, "add", [F, F, None, F], [0, 4, 0]) == 0
+
+
+@each_unit
+def test_a_count_needs_its_four_bytes(unit: str) -> None:
+    short = np.zeros(2, np.uint8)
+    assert run(unit, "add", [F, F, short, F], [4, 4, 0]) == INVALID
+    assert run(unit, "linear_f32", [F, F, None, short, F, None, None], [1, 1, 0, 0, 1, 0, 0]) == INVALID
+
+
+@pytest.mark.parametrize("kernel", sorted(_native.kernel_names()))
+def test_any_parameters_are_survived(kernel: str, rng: np.random.Generator) -> None:
+    """Whatever the parameters, a kernel computes within its operands or refuses."""
+    operand_count, param_count, optional = _native.kernel_names()[kernel]
+    operands: list[Array | None] = [
+        None if optional >> i & 1 else np.zeros(512, np.uint8) for i in range(operand_count)
+    ]
+    for _ in range(150):
+        extents = [int(rng.choice(EXTENTS)) for _ in range(param_count)]
+        small = [int(rng.integers(0, 5)) for _ in range(param_count)]
+        params = [a if rng.random() < 0.4 else b for a, b in zip(extents, small, strict=True)]
+        assert run(UNITS[-1], kernel, operands, params) in (0, INVALID, OUT_OF_RANGE), params
