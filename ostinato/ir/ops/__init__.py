@@ -1,6 +1,6 @@
 """The operator table: every operator there is, by family.
 
-An operator is one `OpDef` in its family's file and one line in `OPS`; its implementations are rows of a backend; nothing else names it. Compose before adding.
+An operator is one `OpDef` in its family's file, which lists it; its implementations are rows of a backend; nothing else names it. Compose before adding.
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
 
 Families: `embed`, `linear`, `norm`, `rope`, `attention`, `cache`, `elementwise`, `view`, `select`, `loss`. Room is kept for the ones to come, each a new file:
@@ -16,46 +16,30 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ostinato.ir.opdef import OpDef
-from ostinato.ir.ops.attention import ATTENTION_CAUSAL, ATTENTION_PACKED
-from ostinato.ir.ops.cache import KV_STORE
-from ostinato.ir.ops.elementwise import ADD, CAST, CONTIGUOUS, MUL, SCALE, SILU, SOFTMAX, SWIGLU
-from ostinato.ir.ops.embed import EMBEDDING
-from ostinato.ir.ops.linear import LINEAR, LINEAR_SPLIT, LINEAR_SWIGLU
-from ostinato.ir.ops.loss import CROSS_ENTROPY
-from ostinato.ir.ops.norm import ADD_RMS_NORM, RMS_NORM
-from ostinato.ir.ops.rope import ROPE_SPLIT_HALF, ROTARY_TABLE
-from ostinato.ir.ops.select import ARGMAX, GATHER_ROWS, SAMPLE
-from ostinato.ir.ops.view import RESHAPE, SLICE, TRANSPOSE
+from ostinato.ir.ops.attention import ATTENTION_OPS
+from ostinato.ir.ops.cache import CACHE_OPS
+from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
+from ostinato.ir.ops.embed import EMBED_OPS
+from ostinato.ir.ops.linear import LINEAR_OPS
+from ostinato.ir.ops.loss import LOSS_OPS
+from ostinato.ir.ops.norm import NORM_OPS
+from ostinato.ir.ops.rope import ROPE_OPS
+from ostinato.ir.ops.select import SELECT_OPS
+from ostinato.ir.ops.view import VIEW_OPS
 
 __all__ = ["OP", "OPS"]
 
 OPS: tuple[OpDef, ...] = (
-    EMBEDDING,
-    LINEAR,
-    LINEAR_SPLIT,
-    LINEAR_SWIGLU,
-    RMS_NORM,
-    ADD_RMS_NORM,
-    ROTARY_TABLE,
-    ROPE_SPLIT_HALF,
-    KV_STORE,
-    ATTENTION_PACKED,
-    ATTENTION_CAUSAL,
-    SOFTMAX,
-    SILU,
-    SWIGLU,
-    ADD,
-    MUL,
-    SCALE,
-    CAST,
-    CONTIGUOUS,
-    RESHAPE,
-    TRANSPOSE,
-    SLICE,
-    GATHER_ROWS,
-    ARGMAX,
-    SAMPLE,
-    CROSS_ENTROPY,
+    *EMBED_OPS,
+    *LINEAR_OPS,
+    *NORM_OPS,
+    *ROPE_OPS,
+    *CACHE_OPS,
+    *ATTENTION_OPS,
+    *ELEMENTWISE_OPS,
+    *VIEW_OPS,
+    *SELECT_OPS,
+    *LOSS_OPS,
 )
 """All operators, in the order of the generated documentation."""
 

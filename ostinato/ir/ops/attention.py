@@ -33,7 +33,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, Extent, TensorType
 
-__all__ = ["ATTENTION_CAUSAL", "ATTENTION_PACKED"]
+__all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED"]
 
 TOLERANCE = Tolerance(
     2e-5, 2e-5, "contract of cached attention: fp32 scores, exponentials and sums against float64, in any order of keys"
@@ -324,4 +324,9 @@ ATTENTION_CAUSAL = define(
     TOLERANCE,
     attrs=(SCALE, DTYPE_ATTR),
     cost=_cost_causal,
+)
+
+ATTENTION_OPS = (
+    ATTENTION_PACKED,
+    ATTENTION_CAUSAL,
 )

@@ -29,7 +29,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["KV_STORE", "check_cache", "check_token_vectors"]
+__all__ = ["CACHE_OPS", "KV_STORE", "check_cache", "check_token_vectors"]
 
 
 def check_cache(site: Site, k_cache: TensorType, v_cache: TensorType, width: TensorType) -> None:
@@ -185,3 +185,5 @@ KV_STORE = define(
     extent="k",
     cost=_cost,
 )
+
+CACHE_OPS = (KV_STORE,)

@@ -28,7 +28,7 @@ from ostinato.ir.ops.samplers import floats, given, indices, invalid, normal, re
 from ostinato.ir.rounding import round_to
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ADD", "CAST", "CONTIGUOUS", "MUL", "SCALE", "SILU", "SOFTMAX", "SWIGLU", "sigmoid"]
+__all__ = ["ADD", "CAST", "CONTIGUOUS", "ELEMENTWISE_OPS", "MUL", "SCALE", "SILU", "SOFTMAX", "SWIGLU", "sigmoid"]
 
 DEFAULT = Tolerance(
     1e-6, 1e-5, "default of the contract: a few fp32 roundings, fast exponentials within some units in the last place"
@@ -335,4 +335,15 @@ CONTIGUOUS = define(
     _samples_contiguous,
     Tolerance(0, 0, "bytes are copied"),
     cost=cost_per_element(0),
+)
+
+ELEMENTWISE_OPS = (
+    SOFTMAX,
+    SILU,
+    SWIGLU,
+    ADD,
+    MUL,
+    SCALE,
+    CAST,
+    CONTIGUOUS,
 )

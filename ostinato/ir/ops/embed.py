@@ -24,7 +24,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["EMBEDDING"]
+__all__ = ["EMBEDDING", "EMBED_OPS"]
 
 
 def _infer(site: Site) -> tuple[TensorType, ...]:
@@ -84,3 +84,5 @@ EMBEDDING = define(
     cost=_cost,
     packed={"weight": "panel32"},
 )
+
+EMBED_OPS = (EMBEDDING,)

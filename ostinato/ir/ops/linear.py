@@ -34,7 +34,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import invalid, normal, valid
 from ostinato.ir.types import Array, DType, Extent, TensorType
 
-__all__ = ["LINEAR", "LINEAR_SPLIT", "LINEAR_SWIGLU"]
+__all__ = ["LINEAR", "LINEAR_OPS", "LINEAR_SPLIT", "LINEAR_SWIGLU"]
 
 TOLERANCE = Tolerance(
     2e-4,
@@ -287,4 +287,10 @@ LINEAR_SWIGLU = define(
     attrs=(DTYPE_ATTR, AXIS),
     cost=_cost,
     packed={"weight": "panel32_pair"},
+)
+
+LINEAR_OPS = (
+    LINEAR,
+    LINEAR_SPLIT,
+    LINEAR_SWIGLU,
 )

@@ -25,7 +25,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["CROSS_ENTROPY", "IGNORED"]
+__all__ = ["CROSS_ENTROPY", "IGNORED", "LOSS_OPS"]
 
 IGNORED = -100
 """Target of a row that does not count."""
@@ -93,3 +93,5 @@ CROSS_ENTROPY = define(
     extent="logits",
     cost=_cost,
 )
+
+LOSS_OPS = (CROSS_ENTROPY,)

@@ -26,7 +26,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ADD_RMS_NORM", "RMS_NORM"]
+__all__ = ["ADD_RMS_NORM", "NORM_OPS", "RMS_NORM"]
 
 TOLERANCE = Tolerance(
     2e-4, 2e-4, "contract of rms_norm: an fp32 sum of squares in another order, one rounded reciprocal square root"
@@ -157,4 +157,9 @@ ADD_RMS_NORM = define(
     TOLERANCE,
     attrs=(EPS, DTYPE_ATTR),
     cost=_cost,
+)
+
+NORM_OPS = (
+    RMS_NORM,
+    ADD_RMS_NORM,
 )

@@ -29,7 +29,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ROPE_SPLIT_HALF", "ROTARY_TABLE"]
+__all__ = ["ROPE_OPS", "ROPE_SPLIT_HALF", "ROTARY_TABLE"]
 
 
 def _infer_table(site: Site) -> tuple[TensorType, ...]:
@@ -151,4 +151,9 @@ ROPE_SPLIT_HALF = define(
     _samples_rope,
     Tolerance(2e-5, 2e-5, "contract of rope: two fp32 products and a sum, fused or not"),
     cost=cost_per_element(3),
+)
+
+ROPE_OPS = (
+    ROTARY_TABLE,
+    ROPE_SPLIT_HALF,
 )

@@ -33,7 +33,7 @@ from ostinato.ir.ops.samplers import given, indices, invalid, normal, reals, val
 from ostinato.ir.random import uniform
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ARGMAX", "GATHER_ROWS", "SAMPLE"]
+__all__ = ["ARGMAX", "GATHER_ROWS", "SAMPLE", "SELECT_OPS"]
 
 INVALID = -1
 """Token of a row that nothing can be chosen from, and index of a row of zeros."""
@@ -305,4 +305,10 @@ SAMPLE = define(
     Tolerance(0, 0, "an index is right or wrong: references and kernels do the same float operations"),
     effect=Effect.RANDOM,
     cost=_cost_sample,
+)
+
+SELECT_OPS = (
+    GATHER_ROWS,
+    ARGMAX,
+    SAMPLE,
 )

@@ -18,7 +18,7 @@ from ostinato.ir.ops.rules import ELEMENTS, Arrays, Shape, Site, define, describ
 from ostinato.ir.ops.samplers import invalid, normal, valid
 from ostinato.ir.types import Array, Dim, DType, Extent, TensorType
 
-__all__ = ["RESHAPE", "SLICE", "TRANSPOSE"]
+__all__ = ["RESHAPE", "SLICE", "TRANSPOSE", "VIEW_OPS"]
 
 Strides = tuple[int, ...]
 EXACT = Tolerance(0, 0, "no byte moves")
@@ -336,4 +336,10 @@ SLICE = define(
     attrs=(AttrSpec("axis", int), AttrSpec("start", int), AttrSpec("stop", int), AttrSpec("step", int, 1)),
     view=_view_slice,
     cost=_no_cost,
+)
+
+VIEW_OPS = (
+    RESHAPE,
+    TRANSPOSE,
+    SLICE,
 )
