@@ -159,7 +159,9 @@ def test_steps_that_cannot_run_are_refused_when_the_table_is_made(device: HostDe
     with pytest.raises(BackendError, match="operands"):
         device.make_table([Step("y", "scale", ((buffer.address, 64),), ())])
     with pytest.raises(BackendError, match="null") as caught:
-        device.make_table([scale_step(buffer.address, buffer.address, 4, 1.0), scale_step(0, buffer.address, 4, 1.0, "second")])
+        device.make_table(
+            [scale_step(buffer.address, buffer.address, 4, 1.0), scale_step(0, buffer.address, 4, 1.0, "second")]
+        )
     assert caught.value.node == "second"
 
 

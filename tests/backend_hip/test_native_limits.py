@@ -30,34 +30,38 @@ def run(unit: str, kernel: str, operands: list[Array | None], params: list[int |
     return status
 
 
-F = np.ones(64, np.float32)
-I = np.zeros(64, np.int32)
-L = np.zeros(8, np.int64)
+FLOAT = np.ones(64, np.float32)
+INDEX = np.zeros(64, np.int32)
+LONG = np.zeros(8, np.int64)
 DENSE = [1, 0, 0]  # strides of batch, token, head
 
 TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
-    ("add", [F, F, None, F], [HALF, HALF, 0]),
-    ("silu", [F, None, F], [HALF, HALF, 0]),
-    ("cast", [F, None, F], [HALF, HALF, 0, 0]),
-    ("rms_norm", [F, F, None, F], [1 << 60, 16, 1e-6, 0, 0]),
-    ("add_rms_norm", [F, F, F, None, F, F], [1 << 60, 16, 1e-6, 0, 0]),
-    ("softmax", [F, None, F], [HALF, HALF, 0, 0]),
-    ("rotary_table", [I, F, None, F, F], [HALF, HALF, 1.0]),
-    ("rope_split_half", [F, F, F, None, F], [4, 2, 4, 0, 1 << 62, 4, 1 << 60, 0]),
-    ("copy", [F, F], [4, 2, HALF, HALF, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]),
-    ("copy", [F, F], [4, 2, 2, 2, 1, 1, 1, 1, LARGEST, LARGEST, 0, 0, 0, 0]),
-    ("gather_rows", [F, I, None, F], [1, HALF, HALF, 0]),
-    ("kv_store", [F, F, I, I, I, None, F, F], [1, 2, 8, HALF, HALF, 1, 1, 0, 0]),
-    ("attention_packed", [F, F, F, I, I, I, I, None, F], [1, 2, 2, 8, HALF, 1 << 28, 7, 1, 1.0, 0, 0, 0]),
-    ("attention_causal", [F, F, F, F], [HALF, 1 << 31, 2, 2, 1, 1.0, 0, 0, *DENSE, *DENSE, *DENSE]),
-    ("argmax", [F, None, I], [1 << 34, 1 << 30]),
-    ("cross_entropy", [F, I, F, F], [1 << 61, 8]),
-    ("pack_f32", [F, L, F], [0, 1 << 62, 1, 0, 1, 0]),
-    ("pack_bf16", [F, L, F], [0, 1 << 62, 1, 0, 1, 1]),
-    ("copy_rows", [F, L, F], [0, 0, 4, 1, LARGEST]),
-    ("embedding_f32", [I, F, None, F], [1, 1, 1 << 62, 0, 0]),
-    ("linear_f32", [F, F, None, None, F, F, None], [0, 1, 0, 0, LARGEST, 1, 0]),
-    ("linear_swiglu_f32", [F, F, None, F], [1, 1, LARGEST, 0, 0]),
+    ("add", [FLOAT, FLOAT, None, FLOAT], [HALF, HALF, 0]),
+    ("silu", [FLOAT, None, FLOAT], [HALF, HALF, 0]),
+    ("cast", [FLOAT, None, FLOAT], [HALF, HALF, 0, 0]),
+    ("rms_norm", [FLOAT, FLOAT, None, FLOAT], [1 << 60, 16, 1e-6, 0, 0]),
+    ("add_rms_norm", [FLOAT, FLOAT, FLOAT, None, FLOAT, FLOAT], [1 << 60, 16, 1e-6, 0, 0]),
+    ("softmax", [FLOAT, None, FLOAT], [HALF, HALF, 0, 0]),
+    ("rotary_table", [INDEX, FLOAT, None, FLOAT, FLOAT], [HALF, HALF, 1.0]),
+    ("rope_split_half", [FLOAT, FLOAT, FLOAT, None, FLOAT], [4, 2, 4, 0, 1 << 62, 4, 1 << 60, 0]),
+    ("copy", [FLOAT, FLOAT], [4, 2, HALF, HALF, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]),
+    ("copy", [FLOAT, FLOAT], [4, 2, 2, 2, 1, 1, 1, 1, LARGEST, LARGEST, 0, 0, 0, 0]),
+    ("gather_rows", [FLOAT, INDEX, None, FLOAT], [1, HALF, HALF, 0]),
+    ("kv_store", [FLOAT, FLOAT, INDEX, INDEX, INDEX, None, FLOAT, FLOAT], [1, 2, 8, HALF, HALF, 1, 1, 0, 0]),
+    (
+        "attention_packed",
+        [FLOAT, FLOAT, FLOAT, INDEX, INDEX, INDEX, INDEX, None, FLOAT],
+        [1, 2, 2, 8, HALF, 1 << 28, 7, 1, 1.0, 0, 0, 0],
+    ),
+    ("attention_causal", [FLOAT, FLOAT, FLOAT, FLOAT], [HALF, 1 << 31, 2, 2, 1, 1.0, 0, 0, *DENSE, *DENSE, *DENSE]),
+    ("argmax", [FLOAT, None, INDEX], [1 << 34, 1 << 30]),
+    ("cross_entropy", [FLOAT, INDEX, FLOAT, FLOAT], [1 << 61, 8]),
+    ("pack_f32", [FLOAT, LONG, FLOAT], [0, 1 << 62, 1, 0, 1, 0]),
+    ("pack_bf16", [FLOAT, LONG, FLOAT], [0, 1 << 62, 1, 0, 1, 1]),
+    ("copy_rows", [FLOAT, LONG, FLOAT], [0, 0, 4, 1, LARGEST]),
+    ("embedding_f32", [INDEX, FLOAT, None, FLOAT], [1, 1, 1 << 62, 0, 0]),
+    ("linear_f32", [FLOAT, FLOAT, None, None, FLOAT, FLOAT, None], [0, 1, 0, 0, LARGEST, 1, 0]),
+    ("linear_swiglu_f32", [FLOAT, FLOAT, None, FLOAT], [1, 1, LARGEST, 0, 0]),
 ]
 
 
@@ -72,17 +76,17 @@ def test_products_that_do_not_fit_are_refused(
 @each_unit
 def test_negative_extents_are_refused(unit: str) -> None:
     for rows, width in [(-1, 4), (4, -1), (-1, -1), (0, -1)]:
-        assert run(unit, "add", [F, F, None, F], [rows, width, 0]) == INVALID
-        assert run(unit, "rms_norm", [F, F, None, F], [rows, width, 1e-6, 0, 0]) == INVALID
-        assert run(unit, "gather_rows", [F, I, None, F], [rows, 1, width, 0]) == INVALID
-    assert run(unit, "add", [F, F, None, F], [0, 4, 0]) == 0
+        assert run(unit, "add", [FLOAT, FLOAT, None, FLOAT], [rows, width, 0]) == INVALID
+        assert run(unit, "rms_norm", [FLOAT, FLOAT, None, FLOAT], [rows, width, 1e-6, 0, 0]) == INVALID
+        assert run(unit, "gather_rows", [FLOAT, INDEX, None, FLOAT], [rows, 1, width, 0]) == INVALID
+    assert run(unit, "add", [FLOAT, FLOAT, None, FLOAT], [0, 4, 0]) == 0
 
 
 @each_unit
 def test_a_count_needs_its_four_bytes(unit: str) -> None:
     short = np.zeros(2, np.uint8)
-    assert run(unit, "add", [F, F, short, F], [4, 4, 0]) == INVALID
-    assert run(unit, "linear_f32", [F, F, None, short, F, None, None], [1, 1, 0, 0, 1, 0, 0]) == INVALID
+    assert run(unit, "add", [FLOAT, FLOAT, short, FLOAT], [4, 4, 0]) == INVALID
+    assert run(unit, "linear_f32", [FLOAT, FLOAT, None, short, FLOAT, None, None], [1, 1, 0, 0, 1, 0, 0]) == INVALID
 
 
 @pytest.mark.parametrize("kernel", sorted(_native.kernel_names()))
@@ -95,5 +99,5 @@ def test_any_parameters_are_survived(kernel: str, rng: np.random.Generator) -> N
     for _ in range(150):
         extents = [int(rng.choice(EXTENTS)) for _ in range(param_count)]
         small = [int(rng.integers(0, 5)) for _ in range(param_count)]
-        params = [a if rng.random() < 0.4 else b for a, b in zip(extents, small, strict=True)]
+        params: list[int | float] = [a if rng.random() < 0.4 else b for a, b in zip(extents, small, strict=True)]
         assert run(UNITS[-1], kernel, operands, params) in (0, INVALID, OUT_OF_RANGE), params

@@ -31,7 +31,9 @@ def run_until_done(table):
 def run_program(body: str, seconds: float = 60) -> str:
     """Standard output of a program; it must end by itself with status 0."""
     program = _PRELUDE + _LONG_RUN + textwrap.dedent(body)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=seconds, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=seconds, check=False
+    )
     assert ended.returncode == 0, f"status {ended.returncode}: {ended.stderr[-2000:]}"
     return ended.stdout
 

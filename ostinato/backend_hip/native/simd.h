@@ -123,6 +123,14 @@ OST_INLINE vf exp(vf x) {
 OST_INLINE vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 OST_INLINE vf silu(vf x) { return x / (splat(1.0f) + exp(-x)); }
 
+// `count` elements of one float type as another, or as they are.
+template <class X, class Y>
+OST_INLINE void convert_run(const X* from, Y* to, int64_t count) {
+    int64_t i = 0;
+    for (; i + VW <= count; i += VW) store(to + i, load(from + i));
+    if (i < count) store_n(to + i, load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
+}
+
 // To the nearest cache, and to the next one.
 OST_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
 OST_INLINE void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }

@@ -174,7 +174,8 @@ ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* co
                     size);
     }
     if (table.device->pool.held_here()) {
-        return fail(OST_LIFECYCLE, "a run on this device is in progress on this thread (a signal handler runs within it)");
+        return fail(OST_LIFECYCLE,
+                    "a run on this device is in progress on this thread (a signal handler runs within it)");
     }
     const std::lock_guard<ThreadPool> guard(table.device->pool);
     int32_t status = OST_OK;

@@ -57,7 +57,9 @@ struct Packed {
         found.dtype = cache_dtype;
         return found;
     }
-    char* output(int64_t token, int64_t head) const { return at(y, (token * heads + head) * width, element_bytes(y_dtype)); }
+    char* output(int64_t token, int64_t head) const {
+        return at(y, (token * heads + head) * width, element_bytes(y_dtype));
+    }
     void clear(int64_t token, int64_t group) const {
         std::memset(output(token, groups.first_head(group)), 0,
                     static_cast<size_t>(groups.size(group) * width * element_bytes(y_dtype)));
@@ -241,8 +243,9 @@ void attention_packed(const Call& call) {
         return report(call, OST_INVALID_ARGUMENT);
     }
     const int64_t cache = area(blocks, kv_heads, block_keys, width);
-    if (!covers(call, 0, area(capacity, heads, width), element_bytes(q_dtype)) || !covers(call, 1, cache, element_bytes(cache_dtype)) ||
-        !covers(call, 2, cache, element_bytes(cache_dtype)) || !covers(call, 3, capacity, 4) ||
+    const int64_t cache_size = element_bytes(cache_dtype);
+    if (!covers(call, 0, area(capacity, heads, width), element_bytes(q_dtype)) || !covers(call, 1, cache, cache_size) ||
+        !covers(call, 2, cache, cache_size) || !covers(call, 3, capacity, 4) ||
         !covers(call, 4, capacity, 4) || !covers(call, 5, area(rows, table_width), 4) || !covers(call, 6, rows, 4) ||
         !covers(call, 8, area(capacity, heads, width), element_bytes(y_dtype))) {
         return;

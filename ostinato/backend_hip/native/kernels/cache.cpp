@@ -8,13 +8,6 @@ namespace ost::OST_UNIT {
 
 namespace {
 
-template <class From, class To>
-OST_INLINE void convert_row(const From* from, To* to, int64_t width) {
-    int64_t d = 0;
-    for (; d + VW <= width; d += VW) store(to + d, load(from + d));
-    if (d < width) store_n(to + d, load_n(from + d, static_cast<int>(width - d)), static_cast<int>(width - d));
-}
-
 void kv_store(const Call& call) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2);
     const int64_t blocks = call.integer(3), block_size = call.integer(4), table_width = call.integer(5);
@@ -57,8 +50,8 @@ void kv_store(const Call& call) {
                     for (int64_t h = 0; h < heads; ++h) {
                         const int64_t from = (n * heads + h) * width;
                         const int64_t to = ((block * heads + h) * block_size + position[n] % block_size) * width;
-                        convert_row(keys + from, key_cache + to, width);
-                        convert_row(values + from, value_cache + to, width);
+                        convert_run(keys + from, key_cache + to, width);
+                        convert_run(values + from, value_cache + to, width);
                     }
                 }
             });

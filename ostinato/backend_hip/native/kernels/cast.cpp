@@ -23,9 +23,7 @@ OST_INLINE void narrow_double(double x, bf16& y) { narrow(to_odd(x), y); }
 
 template <class X, class Y>
 OST_INLINE void convert(const X* x, Y* y, int64_t begin, int64_t end) {
-    int64_t i = begin;
-    for (; i + VW <= end; i += VW) store(y + i, load(x + i));
-    if (i < end) store_n(y + i, load_n(x + i, static_cast<int>(end - i)), static_cast<int>(end - i));
+    convert_run(x + begin, y + begin, end - begin);
 }
 template <class Y>
 OST_INLINE void convert(const double* x, Y* y, int64_t begin, int64_t end) {

@@ -31,7 +31,8 @@ OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const
     if (empty(call, rows, width)) return;
     with_float_dtype(call, dtype, [&](auto type) {
         using T = decltype(type);
-        if (!covers(call, 0, area(capacity, width), sizeof(T)) || !covers(call, 2, area(capacity, width), sizeof(T))) return;
+        const int64_t count = area(capacity, width);
+        if (!covers(call, 0, count, sizeof(T)) || !covers(call, 2, count, sizeof(T))) return;
         const T* x = call.pointer<const T>(0);
         T* y = call.pointer<T>(2);
         for_elements(call, rows * width, nanoseconds,

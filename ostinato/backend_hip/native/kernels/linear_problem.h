@@ -32,20 +32,13 @@ inline constexpr int kFewRows = VW == 16 ? 8 : 4;
 void linear_few_rows(const LinearProblem& problem);
 void linear_blocks(const LinearProblem& problem);
 
-template <class T>
-OST_INLINE void store_run(T* to, const float* from, int64_t count) {
-    int64_t i = 0;
-    for (; i + VW <= count; i += VW) store(to + i, load(from + i));
-    if (i < count) store_n(to + i, load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
-}
-
 OST_INLINE void store_run(int64_t dtype, void* to, int64_t at, const float* from, int64_t count) {
     if (dtype == OST_F32) {
-        store_run(static_cast<float*>(to) + at, from, count);
+        convert_run(from, static_cast<float*>(to) + at, count);
     } else if (dtype == OST_BF16) {
-        store_run(static_cast<bf16*>(to) + at, from, count);
+        convert_run(from, static_cast<bf16*>(to) + at, count);
     } else {
-        store_run(static_cast<f16*>(to) + at, from, count);
+        convert_run(from, static_cast<f16*>(to) + at, count);
     }
 }
 
@@ -85,7 +78,7 @@ OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64
         const int64_t at = (row + r) * p.k + k;
         float* out = to + r * stride;
         if (p.x_dtype == OST_F32) {
-            store_run(out, static_cast<const float*>(p.x) + at, count);
+            convert_run(static_cast<const float*>(p.x) + at, out, count);
             continue;
         }
         int64_t i = 0;

@@ -97,9 +97,10 @@ void add_rms_norm(const Call& call) {
         with_float_dtype(call, call.integer(4), [&](auto y_type) {
             using X = decltype(x_type);
             using Y = decltype(y_type);
-            if (!covers(call, 0, area(capacity, width), sizeof(X)) || !covers(call, 1, area(capacity, width), sizeof(X)) ||
-                !covers(call, 2, width, sizeof(float)) || !covers(call, 4, area(capacity, width), sizeof(X)) ||
-                !covers(call, 5, area(capacity, width), sizeof(Y))) {
+            const int64_t count = area(capacity, width);
+            if (!covers(call, 0, count, sizeof(X)) || !covers(call, 1, count, sizeof(X)) ||
+                !covers(call, 2, width, sizeof(float)) || !covers(call, 4, count, sizeof(X)) ||
+                !covers(call, 5, count, sizeof(Y))) {
                 return;
             }
             const X* left = call.pointer<const X>(0);
@@ -146,7 +147,8 @@ void softmax(const Call& call) {
         with_float_dtype(call, call.integer(3), [&](auto y_type) {
             using X = decltype(x_type);
             using Y = decltype(y_type);
-            if (!covers(call, 0, area(capacity, width), sizeof(X)) || !covers(call, 2, area(capacity, width), sizeof(Y))) return;
+            const int64_t count = area(capacity, width);
+            if (!covers(call, 0, count, sizeof(X)) || !covers(call, 2, count, sizeof(Y))) return;
             const X* x = call.pointer<const X>(0);
             Y* y = call.pointer<Y>(2);
             const double cost = 2 * kExponentialNanoseconds * static_cast<double>(width);
