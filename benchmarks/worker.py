@@ -1,6 +1,8 @@
 """One contender in its own process: answers one JSON request a line on standard input with one JSON line.
 
-    python -m benchmarks.worker ours|torch MODEL DTYPE THREADS
+    python -m benchmarks.worker ours|torch|exact MODEL DTYPE THREADS
+
+`exact` is torch computing in fp32 on the weights of DTYPE: what both sides are held against before they are timed.
 
 Requests: logits (for the correctness gate), prefill, decode, memory, quit. With one thread, times are CPU time of the process, which leaves out moments
 when others held the core; with more they are wall time.
@@ -13,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,7 +64,7 @@ class Ours:
 class Torch:
     """Hugging Face on torch eager: sdpa attention, static cache."""
 
-    def __init__(self, model: str, dtype: str, threads: int) -> None:
+    def __init__(self, model: str, dtype: str, threads: int, precision: str | None = None) -> None:
         import torch  # each contender imports only its own library
         import transformers
 
@@ -74,7 +77,7 @@ class Torch:
         else:
             self._model = transformers.AutoModelForCausalLM.from_pretrained(
                 checkpoint(model, dtype),
-                dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype],
+                dtype={"f32": torch.float32, "bf16": torch.bfloat16}[precision or dtype],
                 attn_implementation="sdpa",
             ).eval()
         self._cache = self._new_cache()
@@ -110,7 +113,11 @@ def main() -> None:
 
     clock: Callable[[], float] = time.process_time if threads == 1 else time.perf_counter
     started = time.perf_counter()
-    kinds: dict[str, Callable[[str, str, int], Contender]] = {"ours": Ours, "torch": Torch}
+    kinds: dict[str, Callable[[str, str, int], Contender]] = {
+        "ours": Ours,
+        "torch": Torch,
+        "exact": partial(Torch, precision="f32"),
+    }
     contender = kinds[kind](model, dtype, threads)
     loaded = time.perf_counter() - started
     tokens = np.random.default_rng(1).integers(3, 32000, PROMPT, dtype=np.int32)
