@@ -1,8 +1,10 @@
 // Python's view of ostinato.h: module ostinato.backend_hip._native. Addresses and steps cross as plain integers and
 // tuples; the objects that give them meaning live in Python. No conversion is made quietly: a parameter is an int or a
 // float, and which of the two decides the field of ost_param it lands in.
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -20,7 +22,7 @@ namespace {
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
 PyObject* native_error = nullptr;  // the exception type, kept for ever
-PyObject* main_thread = nullptr;   // threading.main_thread, kept for ever
+std::atomic<unsigned long> main_thread{0};  // as Python numbers threads; a forked child's is the thread that forked
 
 [[noreturn]] void raise(ost_status status, const std::string& text, size_t step = OST_NO_STEP) {
     const py::object error =
@@ -93,9 +95,7 @@ struct Polling {
 
 // Signal handlers run on the main thread only; elsewhere there is nothing to look at. A thread that took the GIL for it
 // while the interpreter ends would be ended within the run.
-bool handles_signals() {
-    return py::handle(main_thread)().attr("ident").cast<unsigned long>() == PyThread_get_thread_ident();
-}
+bool handles_signals() { return main_thread.load(std::memory_order_relaxed) == PyThread_get_thread_ident(); }
 
 // Runs without the GIL between two steps; takes it about every 50 ms to let Python's signal handlers run.
 int poll_signals(void* context) {
@@ -241,7 +241,9 @@ PYBIND11_MODULE(_native, m) {
     m.doc() = "Native host device: step tables, kernels, worker threads. See native/ostinato.h.";
     native_error = make_error_type().release().ptr();
     m.attr("NativeError") = py::handle(native_error);
-    main_thread = py::object(py::module_::import("threading").attr("main_thread")).release().ptr();
+    main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+    static const int installed = pthread_atfork(nullptr, nullptr, [] { main_thread = PyThread_get_thread_ident(); });
+    (void)installed;
 
     m.def("abi_version", [] { return OST_ABI_VERSION; }, "Version of the step-table boundary.");
     m.def("isa_available", usable_units, "Kernel units this build and CPU can run, in ascending order of preference.");
