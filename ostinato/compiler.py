@@ -28,7 +28,7 @@ from ostinato.planner.program import build_program
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.options import bucket_sizes, check_progress, context_length, resolve_mode
+from ostinato.runtime.options import bucket_entries, bucket_sizes, check_progress, context_length, resolve_mode
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
@@ -214,8 +214,7 @@ def compile(  # noqa: A001 - the design's public name
     batches, lengths = bucket_sizes(buckets, opened.config.max_position_embeddings)
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
-    dims = {(b, b * t): {"N": b * t, "R": b} for b in batches for t in lengths}
-    entries = {f"prefill[N={n},R={r}]": found for (r, n), found in dims.items()}
+    entries = bucket_entries("prefill", batches, lengths)
     program = plan_text_program(traced, entries, settled_options(None, traced.precision, levels, disable))
     return load_text_program(program, device, mode, threads, isa, on_fallback, progress)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ostinato.frontend.checkpoints.base import Checkpoint, TensorSource
-from ostinato.ir.errors import WeightsError
+from ostinato.frontend.checkpoints.base import Checkpoint
 from ostinato.ir.types import Array, DType
 
 __all__ = ["CheckpointSource"]
@@ -18,22 +17,16 @@ class CheckpointSource:
     checkpoint: Checkpoint
 
     def dtype(self, tensor: str) -> DType:
-        return self._tensor(tensor).dtype
+        return self.checkpoint.tensor(tensor).dtype
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        return self._tensor(tensor).shape
+        return self.checkpoint.tensor(tensor).shape
 
     def row_order(self, tensor: str) -> Array | None:
-        return self._tensor(tensor).row_order
+        return self.checkpoint.tensor(tensor).row_order
 
     def map(self, tensor: str) -> Array:
-        return self.checkpoint.map(self._tensor(tensor))
+        return self.checkpoint.map(tensor)
 
     def release(self, tensor: str) -> None:
-        self.checkpoint.release(self._tensor(tensor))
-
-    def _tensor(self, name: str) -> TensorSource:
-        found = self.checkpoint.tensors.get(name)
-        if found is None:
-            raise WeightsError("the checkpoint does not have this tensor", node=name)
-        return found
+        self.checkpoint.release(tensor)

@@ -36,9 +36,8 @@ class RowPool:
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = list(range(count))
-        self._lock = (
-            threading.RLock()
-        )  # a dropped iterator gives its rows back wherever the collector finds it, in here too
+        # a dropped iterator gives its rows back wherever the collector finds it, in here too: hence reentrant
+        self._lock = threading.RLock()
 
     @property
     def held(self) -> int:

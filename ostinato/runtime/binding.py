@@ -138,7 +138,7 @@ class BoundExecutable:
 
         def views(bindings: tuple[Binding, ...]) -> dict[str, Array]:
             free = (binding for binding in bindings if binding.range not in taken)
-            return {b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in free}
+            return {binding.name: regions.view(binding) for binding in free}
 
         self.inputs: Mapping[str, Array] = views(plan.inputs)
         self.outputs: Mapping[str, Array] = views(plan.outputs)

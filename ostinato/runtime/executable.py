@@ -194,9 +194,8 @@ class Executable:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Holds the executable for one call; raises `LifecycleError` when another one is in progress."""
-        if (
-            self._process != os.getpid()
-        ):  # a fork in the middle of a call: the thread that held the lock is not in this process
+        if self._process != os.getpid():
+            # a fork in the middle of a call: the thread that held the lock is not in this process
             self._running, self._process = threading.Lock(), os.getpid()
         lock = self._running
         if not lock.acquire(blocking=False):

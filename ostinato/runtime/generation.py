@@ -194,9 +194,8 @@ def _sampling_inputs(requests: Sequence[Request], rows: int) -> dict[str, Array]
     }
     for row, request in enumerate(requests):
         inputs["temperature"][row] = request.params.temperature
-        inputs["top_k"][row] = min(
-            max(0, request.params.top_k), _MAX_INT32
-        )  # beyond the vocabulary all tokens are kept
+        # beyond the vocabulary all tokens are kept
+        inputs["top_k"][row] = min(max(0, request.params.top_k), _MAX_INT32)
         inputs["top_p"][row] = request.params.top_p
         inputs["min_p"][row] = request.params.min_p
         inputs["seed"][row] = request.seed

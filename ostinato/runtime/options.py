@@ -13,6 +13,7 @@ __all__ = [
     "DEFAULT_TOKENS",
     "MODES",
     "RUNNABLE",
+    "bucket_entries",
     "bucket_sizes",
     "check_progress",
     "context_length",
@@ -56,6 +57,11 @@ def bucket_sizes(buckets: Any, limit: int) -> tuple[tuple[int, ...], tuple[int, 
     if not batches or not lengths:
         raise ConfigError(f"buckets {dict(buckets)} are not usable", hint=hint)
     return batches, lengths
+
+
+def bucket_entries(stem: str, batches: Sequence[int], lengths: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Packed entries by name, with their dimensions: B sequences (R) of T tokens each (N tokens in all)."""
+    return {f"{stem}[N={b * t},R={b}]": {"N": b * t, "R": b} for b in batches for t in lengths}
 
 
 def context_length(context: int | None, limit: int, *, lengths: Sequence[int] = (), node: str) -> int:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from ostinato.ir.errors import DeviceUnavailable, PlanError
 from ostinato.ir.step import ByteRange, Region, Step
-from ostinato.planner.plan import ProgramPlan
+from ostinato.ir.types import Array
+from ostinato.planner.plan import Binding, ProgramPlan
 from ostinato.runtime.device import Buffer, Device, ResolvedStep
 
 __all__ = ["Regions", "SharedRegions", "allocate_regions", "require_device"]
@@ -58,6 +59,10 @@ class Regions:
             if bound.contains(place):
                 return address + place.offset - bound.offset, place.size
         return self.base(place.region) + place.offset, place.size
+
+    def view(self, binding: Binding) -> Array:
+        """A writable array over the planned bytes of an input or output."""
+        return self.io.view(binding.type.dtype.numpy, binding.type.static_shape, binding.range.offset)
 
     def resolve(self, step: Step) -> ResolvedStep:
         """The step with addresses."""

@@ -44,12 +44,8 @@ class PlannedRunner(Runner):
 
     def __init__(self, plan: EntryPlan, device: Device, regions: Regions) -> None:
         self.table = device.make_table([regions.resolve(step) for step in plan.steps])
-        self.inputs = {
-            b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in plan.inputs
-        }
-        self.outputs = {
-            b.name: regions.io.view(b.type.dtype.numpy, b.type.static_shape, b.range.offset) for b in plan.outputs
-        }
+        self.inputs = {binding.name: regions.view(binding) for binding in plan.inputs}
+        self.outputs = {binding.name: regions.view(binding) for binding in plan.outputs}
 
     def run(self) -> None:
         self.table.run()

@@ -11,6 +11,7 @@ from ostinato.compiler import Traced, plan_text_program, positions_of, trace
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.plan import ProgramPlan
+from ostinato.runtime.options import bucket_entries
 from ostinato.runtime.program import Program
 from ostinato.tools.console import Steps, count, size, table
 from ostinato.tools.schemas import EntryStats
@@ -58,8 +59,7 @@ def plan_buckets(
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")
     cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
     traced = trace(model, "step", cache=cache, logits=logits, precision=precision, sampling=sampling)
-    dims = {(b * t, b): {"N": b * t, "R": b} for b in buckets["B"] for t in buckets["T"]}
-    return plan_text_program(traced, {f"step[N={n},R={r}]": found for (n, r), found in dims.items()})
+    return plan_text_program(traced, bucket_entries("step", buckets["B"], buckets["T"]))
 
 
 def precision_of(program: Program) -> str:

@@ -162,15 +162,17 @@ class Checkpoint(abc.ABC):
     def __repr__(self) -> str:
         return f"<{self.format} checkpoint {self.path}: {self.config.architecture}, {len(self._tensors)} tensors, {self.nbytes} bytes>"
 
-    def _source(self, tensor: TensorSource | str) -> TensorSource:
-        if isinstance(tensor, TensorSource):
-            return tensor
-        found = self._tensors.get(tensor)
+    def tensor(self, name: str) -> TensorSource:
+        """The tensor of that Hugging Face name; raises `WeightsError` for a name that is not in the checkpoint."""
+        found = self._tensors.get(name)
         if found is None:
             raise WeightsError(
-                f"the checkpoint {self.path} has no tensor {tensor!r}", hint="see its `tensors` for the names"
+                f"the checkpoint {self.path} has no tensor {name!r}", hint="see its `tensors` for the names"
             )
         return found
+
+    def _source(self, tensor: TensorSource | str) -> TensorSource:
+        return tensor if isinstance(tensor, TensorSource) else self.tensor(tensor)
 
     def _mapped(self, path: Path) -> MappedFile:
         if self._closed:
