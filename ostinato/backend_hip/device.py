@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.backend_hip import _native
-from ostinato.backend_hip.packing import Source, pack_call
+from ostinato.backend_hip.packing import PackCall, Source, pack_call, unpack_call
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import (
     BackendError,
@@ -30,7 +30,7 @@ from ostinato.ir.errors import (
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostTable", "NativeStep", "open_named"]
+__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable", "NativeStep", "open_named"]
 
 _MAX_THREADS = 1024
 _MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
@@ -152,6 +152,24 @@ class HostTable:
         self._table.interrupt()
 
 
+class HostLaunch:
+    """One kernel with its parameters, run on operands that may differ from call to call. Threads may share it."""
+
+    def __init__(self, launch: _native.Launch, node: str) -> None:
+        self._launch = launch
+        self._node = node
+
+    def run(self, operands: tuple[tuple[int, int], ...]) -> None:
+        """One native call, without the GIL, that allocates nothing. Operands are (address, bytes), (0, 0) where an optional one is absent.
+
+        Raises `BoundsError` when an index in device memory was out of range, `BackendError` for operands that the kernel cannot work with.
+        """
+        try:
+            self._launch.run(operands)
+        except _native.NativeError as error:
+            raise _typed(error, (self._node,)) from None
+
+
 class HostDevice:
     """The CPU: one kernel unit and a pool of worker threads. Runs of one device are serialised."""
 
@@ -200,6 +218,11 @@ class HostDevice:
         """Kernel units that this build has and this CPU can run, in ascending order of preference."""
         return self.info.available
 
+    @property
+    def launches(self) -> int:
+        """How many launches (`make_launch`) ran so far, those of `pack` and `unpack` too; steps of tables are not among them."""
+        return self._device.launches
+
     def allocate(self, nbytes: int, alignment: int = 256) -> HostBuffer:
         """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none, `ConfigError` for an impossible size or alignment."""
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
@@ -233,17 +256,25 @@ class HostDevice:
         except _native.NativeError as error:
             raise _typed(error, nodes) from None
 
+    def make_launch(self, node: str, kernel: str, params: Sequence[int | float]) -> HostLaunch:
+        """A kernel with its parameters; `node` is what its errors name. Raises `BackendError` for a kernel the device does not have."""
+        return HostLaunch(_native.Launch(self._device, self.kernel(kernel), params), node)
+
     def pack(self, tensor_type: TensorType, address: int, source: Source, first_row: int) -> None:
         """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype and layout.
 
         Raises what `pack_call` raises.
         """
-        call = pack_call(tensor_type, address, source, first_row)
-        row = (StepKind.LAUNCH.number, self.kernel(call.kernel), 0, call.operands, call.params, (), ())
-        try:
-            _native.Table(self._device, [row]).run()
-        except _native.NativeError as error:
-            raise _typed(error, (call.kernel,)) from None
+        self._run_once(pack_call(tensor_type, address, source, first_row))
+
+    def unpack(self, tensor_type: TensorType, address: int) -> Array:
+        """The logical values of the weight at `address` as float32. Raises `LayoutError` for a layout that is not one of a weight."""
+        call, values = unpack_call(tensor_type, address)
+        self._run_once(call)
+        return values
+
+    def _run_once(self, call: PackCall) -> None:
+        self.make_launch(call.kernel, call.kernel, call.params).run(call.operands)
 
 
 def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice:

@@ -17,7 +17,7 @@ from ostinato.backend_hip.impls.common import FLOATS, WEIGHT_DTYPES
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["PackCall", "Source", "pack_call"]
+__all__ = ["PackCall", "Source", "pack_call", "unpack_call"]
 
 _LAYOUT_NUMBERS = {"row": 0, "panel32": 1, "panel32_pair": 2}
 
@@ -71,6 +71,30 @@ def pack_call(tensor: TensorType, address: int, source: Source, first_row: int) 
     layout = tensor.layout if tensor.is_packed and tensor.layout is not None else "row"
     matrix = (source.dtype.number, columns, count, first_row, rows, _LAYOUT_NUMBERS[layout])
     return PackCall(f"pack_{tensor.dtype.value}", operands, matrix, (data, index))
+
+
+def unpack_call(tensor: TensorType, address: int) -> tuple[PackCall, Array]:
+    """The call that reads the weight `tensor` at `address` back, and the float32 array of its logical shape that it fills.
+
+    A matrix is read as an embedding reads its table, row by row. A panel of pairs is a panel of 32 rows whose upper half belongs to the second half of the
+    weight, so that its rows only have other numbers there.
+    """
+    rows, columns = _rows_and_columns(tensor)
+    values = np.empty((rows, columns), np.float32)
+    ids = np.arange(rows, dtype=np.int32)
+    table_rows = rows
+    if tensor.layout == "panel32_pair":
+        half = rows // 2
+        place = ids % half
+        ids = (place // 16 * 32 + place % 16 + ids // half * 16).astype(np.int32)
+        table_rows = -(-half // 16) * 32
+    layout = _LAYOUT_NUMBERS["panel32" if tensor.is_packed and tensor.layout != "row" else "row"]
+    table = (address, tensor.nbytes)
+    operands = ((ids.ctypes.data, ids.nbytes), table, (0, 0), (values.ctypes.data, values.nbytes))
+    params = (rows, table_rows, columns, DType.F32.number, layout)
+    return PackCall(f"embedding_{tensor.dtype.value}", operands, params, (ids, values)), values.reshape(
+        tensor.static_shape
+    )
 
 
 def _rows_and_columns(tensor: TensorType) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class ConfigError(OstinatoError, ValueError):
 
 
 class InputError(OstinatoError, ValueError):
-    """Arrays of a call that are missing, unknown or given twice."""
+    """Arrays of a call that are missing, unknown, given twice, or not where the call can reach them."""
 
     code = "input"
 

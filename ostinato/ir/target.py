@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Node
 from ostinato.ir.types import TensorType
 
@@ -26,6 +27,9 @@ class Level(enum.IntEnum):
     READABLE = 1
     TUNED = 2
     VENDOR = 3
+
+
+_LEVELS = {level.name.lower(): level for level in Level}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,16 @@ class CallSite:
         value = self.node.attrs[attr]
         assert isinstance(value, int | float)
         return float(value)
+
+    def boolean(self, attr: str) -> bool:
+        value = self.node.attrs[attr]
+        assert isinstance(value, bool)
+        return value
+
+    def text(self, attr: str) -> str:
+        value = self.node.attrs[attr]
+        assert isinstance(value, str)
+        return value
 
 
 def _no_workspace(site: CallSite) -> int:
@@ -120,6 +134,27 @@ class Target:
 
     def rows_for(self, op: str) -> tuple[Impl, ...]:
         return tuple(row for row in self.rows if row.op == op)
+
+    def ranked(self, op: str) -> tuple[Impl, ...]:
+        """The rows that may run an operator, in order of preference: higher level, then higher priority, then the order of the table; never because a row is
+        newest. Rows of level `reference` are the oracle and run nowhere but in the interpreter."""
+        rows = (row for row in self.rows_for(op) if row.level is not Level.REFERENCE)
+        return tuple(sorted(rows, key=lambda row: (-row.level, -row.priority)))
+
+    def forced(self, op: str, wanted: str, node: str | None = None) -> tuple[Impl, ...]:
+        """The row of that name, or the rows of that level, in order of preference. Raises `ConfigError`, naming those there are, where there is none."""
+        rows = self.ranked(op)
+        found = tuple(row for row in rows if row.name == wanted)
+        found = found or tuple(row for row in rows if row.level is _LEVELS.get(wanted))
+        if not found:
+            known = ", ".join(f"{row.name} ({row.level.name.lower()})" for row in rows) or "none"
+            kind = "level" if wanted in _LEVELS else "row"
+            raise ConfigError(
+                f"{self.name} has no {kind} {wanted!r} of {op}, which is forced",
+                node=node,
+                hint=f"rows of {op}: {known}",
+            )
+        return found
 
     def row(self, op: str, name: str) -> Impl | None:
         return next((row for row in self.rows if row.op == op and row.name == name), None)

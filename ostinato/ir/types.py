@@ -3,7 +3,7 @@
 A tensor type is a logical shape, an element type, a name for each axis (or "" where none is known) and a layout. The layout is the order of the
 axes in memory: the letters of the axes, outermost first, where all are named (`BHTD`), `row` for the logical order of an anonymous tensor, or the
 name of a packed weight format (`panel32`). Naming axes is what keeps `[B,T,H,D]` and `[B,H,T,D]` apart when T equals H.
-No layout (None) means that none was assigned yet. Block dtypes hold 32 values along the last axis in one block of a fixed byte size.
+No layout (None) means that none was assigned yet. Block dtypes hold 32 or 256 values along the last axis in one block of a fixed byte size.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ class DType(enum.Enum):
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+    IQ4_NL = "iq4_nl"
+    Q4_K = "q4_k"
+    Q5_K = "q5_k"
+    Q6_K = "q6_k"
 
     @property
     def number(self) -> int:
@@ -75,7 +81,7 @@ class DType(enum.Enum):
 
     @property
     def block_elements(self) -> int:
-        """Elements of one indivisible unit: 1, or 32 for block types."""
+        """Elements of one indivisible unit: 1, or 32 or 256 for block types."""
         return _BLOCKS[self][0] if self in _BLOCKS else 1
 
     @property
@@ -131,9 +137,25 @@ _NUMBERS = {
     DType.Q8_0: 16,
     DType.Q4_0: 17,
     DType.Q4_1: 18,
+    DType.Q5_0: 19,
+    DType.Q5_1: 20,
+    DType.IQ4_NL: 21,
+    DType.Q4_K: 22,
+    DType.Q5_K: 23,
+    DType.Q6_K: 24,
 }
 # values a block, bytes a block: the GGUF formats
-_BLOCKS = {DType.Q8_0: (32, 34), DType.Q4_0: (32, 18), DType.Q4_1: (32, 20)}
+_BLOCKS = {
+    DType.Q8_0: (32, 34),
+    DType.Q4_0: (32, 18),
+    DType.Q4_1: (32, 20),
+    DType.Q5_0: (32, 22),
+    DType.Q5_1: (32, 24),
+    DType.IQ4_NL: (32, 18),
+    DType.Q4_K: (256, 144),
+    DType.Q5_K: (256, 176),
+    DType.Q6_K: (256, 210),
+}
 _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32),
     DType.F16: np.dtype(np.float16),
@@ -175,7 +197,10 @@ def element_count(shape: tuple[int, ...]) -> int:
         raise ShapeError(f"negative extent in shape {list(shape)}")
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
-        raise ShapeError(f"shape {list(shape)} has {count} elements, more than {MAX_ELEMENTS}")
+        raise ShapeError(
+            f"expected a shape of at most {MAX_ELEMENTS} elements, found {list(shape)} of {count}",
+            hint="no memory holds more; check the extents",
+        )
     return count
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ostinato.ir.diagnostics import Diagnostics, plain
 from ostinato.ir.errors import DTypeError, LayoutError
 from ostinato.ir.graph import GraphInput, Role
 from ostinato.ir.types import TensorType
+from ostinato.ir.weights import TRANSFORMS
 
 __all__ = ["check_input", "check_result"]
-
-TRANSFORMS: Final = ("none", "reorder_rows")
 
 
 def check_input(out: Diagnostics, statement: int, item: GraphInput) -> None:

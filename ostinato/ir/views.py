@@ -23,6 +23,7 @@ __all__ = [
     "extent_input",
     "extent_of",
     "is_contiguous",
+    "layout_refusal",
     "own_storage",
     "padded_operands",
     "row_refusal",
@@ -204,8 +205,8 @@ def _place(graph: Graph, name: str, ops: Mapping[str, OpDef]) -> StorageView:
     return table[name]
 
 
-def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
-    """Why an implementation row cannot serve a call site, None when it can: its declared layouts and strides first, then its own predicate."""
+def layout_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
+    """Why the layouts and strides that a row declares do not fit a call site, None when they do."""
     for spec, tensor, strides in zip(opdef.operands, site.operands, site.strides, strict=True):
         allowed = row.layouts_of(spec.name)
         if tensor is None or (not tensor.is_natural and tensor.layout in allowed):
@@ -222,4 +223,9 @@ def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
         if not (NATURAL in allowed if tensor.is_natural else tensor.layout in allowed):
             wanted = "its natural layout" if allowed == (NATURAL,) else f"layout {' or '.join(allowed)}"
             return f"{name} must have {wanted}, found {tensor}"
-    return row.accepts(site)
+    return None
+
+
+def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
+    """Why an implementation row cannot serve a call site, None when it can: its declared layouts and strides first, then its own predicate."""
+    return layout_refusal(row, site, opdef) or row.accepts(site)

@@ -11,15 +11,23 @@ from dataclasses import dataclass
 from ostinato.ir.step import ByteRange
 from ostinato.ir.types import TensorType
 
-__all__ = ["WeightPart", "WeightSlot"]
+__all__ = ["TRANSFORMS", "WeightPart", "WeightSlot", "transform_of"]
+
+TRANSFORMS = ("none", "reorder_rows", "shift")
+
+
+def transform_of(*, reordered: bool, shift: float) -> str:
+    """The transform that loading a tensor needs: its rows lie in another order, or `shift` is added to its values. No tensor needs both."""
+    return "reorder_rows" if reordered else "none" if shift == 0.0 else "shift"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
     """Rows [start, stop) of the checkpoint tensor `tensor`.
 
-    `transform` is "none", or "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted). Loading refuses a
-    part that says otherwise than its source.
+    `transform` is "none"; "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted); or "shift": the
+    source names a number that is added to every stored value in float32 (Gemma stores its gains less 1). Loading refuses a part that says otherwise than its
+    source.
     """
 
     tensor: str

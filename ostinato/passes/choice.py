@@ -1,8 +1,7 @@
 """Which implementation rows may serve a node, and in which order they are tried.
 
-Layout assignment and selection share this, so that a layout is never assigned for a row that selection would not try. Order: higher level, then higher
-priority, then the order of the target's table; never because a row is newest. Rows of level `reference` are the oracle and run nowhere but in the interpreter.
-A rule by hand never falls back: a name, a row or a level that does not exist is a `ConfigError` that says what does.
+Layout assignment and selection share this, so that a layout is never assigned for a row that selection would not try. The order is the target's
+(`Target.ranked`). A rule by hand never falls back: a name, a row or a level that does not exist is a `ConfigError` that says what does.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from ostinato.ir.target import Impl, Level, Target
 
 __all__ = ["Candidates", "RowChoice"]
 
-_LEVELS = {level.name.lower(): level for level in Level}
 _SHOWN = 3
 
 
@@ -63,16 +61,11 @@ class Candidates:
         self._target = target
         self._forced: Mapping[str, str] = dict(choice.forced)
         self._limits: Mapping[str, Level] = dict(choice.limits)
-        rows: dict[str, list[Impl]] = {}
-        for row in target.rows:
-            if row.level is not Level.REFERENCE:
-                rows.setdefault(row.op, []).append(row)
-        self._rows = {
-            op: tuple(sorted(found, key=lambda row: (-row.level, -row.priority))) for op, found in rows.items()
-        }
+        operators = dict.fromkeys(row.op for row in target.rows)
+        self._rows = {op: rows for op in operators if (rows := target.ranked(op))}
         for name, wanted in self._forced.items():
             if name in self._rows:
-                self._matching(name, wanted, None)
+                target.forced(name, wanted)
         if unknown := sorted(set(self._limits) - {"*", *OP}):
             raise ConfigError(f"a highest level is given for {', '.join(unknown)}", hint=self._operators())
 
@@ -86,7 +79,7 @@ class Candidates:
         if self._forced:
             wanted = self._wanted(node)
             if wanted is not None:
-                return self._matching(node.op, wanted, node.name)
+                return self._target.forced(node.op, wanted, node.name)
         if self._limits:
             limit = self._limits.get(node.op, self._limits.get("*", Level.VENDOR))
             rows = tuple(row for row in rows if row.level <= limit)
@@ -116,21 +109,6 @@ class Candidates:
 
     def _wanted(self, node: Node) -> str | None:
         return self._forced.get(node.name, self._forced.get(node.op))
-
-    def _matching(self, op: str, wanted: str, node: str | None) -> tuple[Impl, ...]:
-        """The row of that name, or the rows of that level."""
-        rows = self.of(op)
-        found = tuple(row for row in rows if row.name == wanted)
-        found = found or tuple(row for row in rows if row.level is _LEVELS.get(wanted))
-        if not found:
-            known = ", ".join(f"{row.name} ({row.level.name.lower()})" for row in rows) or "none"
-            kind = "level" if wanted in _LEVELS else "row"
-            raise ConfigError(
-                f"{self._target.name} has no {kind} {wanted!r} of {op}, which is forced",
-                node=node,
-                hint=f"rows of {op}: {known}",
-            )
-        return found
 
     def _operators(self) -> str:
         return f"operators: {', '.join(sorted(self._rows))}"

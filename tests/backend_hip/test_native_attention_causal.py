@@ -27,12 +27,21 @@ from tests.backend_hip.kernel_harness import (
 from tests.backend_hip.test_native_attention import assert_accurate, attend, make_batch
 
 
-def causal_reference(q: Array, k: Array, v: Array, scale: float, dtype: type[np.floating[Any]] = np.float64) -> Array:
+def causal_reference(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    dtype: type[np.floating[Any]] = np.float64,
+    window: int = 0,
+    soft_cap: float = 0.0,
+) -> Array:
     """q [B,T,H,D], k and v [B,T,KV,D] -> [B,T,H,D]."""
     group = q.shape[2] // k.shape[2]
     y = np.zeros(q.shape, dtype)
     for b, t, h in np.ndindex(*q.shape[:3]):
-        y[b, t, h] = attend(q[b, t, h], k[b, : t + 1, h // group], v[b, : t + 1, h // group], scale, dtype)
+        seen = slice(max(0, t - window + 1) if window else 0, t + 1)
+        y[b, t, h] = attend(q[b, t, h], k[b, seen, h // group], v[b, seen, h // group], scale, dtype, soft_cap)
     return y
 
 
@@ -45,6 +54,8 @@ def run_causal(
     *,
     y_dtype: np.dtype[Any] = F32,
     layouts: str = "ttt",
+    window: int = 0,
+    soft_cap: float = 0.0,
     status: int = 0,
 ) -> Array:
     """Logical [B,T,H,D] in; stored token-major (t) or head-major (h) as `layouts` says for q, k, v."""
@@ -63,6 +74,8 @@ def run_causal(
         k.shape[2],
         width,
         scale,
+        window,
+        soft_cap,
         NUMBER[q.dtype],
         NUMBER[y_dtype],
         *strides,
@@ -127,7 +140,7 @@ def test_causal_nothing_to_do_and_refusals(unit: str, rng: np.random.Generator) 
     q, k, v = causal_inputs(rng, (1, 3, 2, 2, 8), F16)
     operands = [q, k, v, poison(q.shape, F32)]
     strides = [48, 16, 8] * 3
-    short = [1, 4, 2, 2, 8, 1.0, NUMBER[F16], NUMBER[F32], *strides]  # one token more than there is
+    short = [1, 4, 2, 2, 8, 1.0, 0, 0.0, NUMBER[F16], NUMBER[F32], *strides]  # one token more than there is
     assert is_poison(launch(unit, "attention_causal", operands, short, writes=[3], status=INVALID)[0])
-    backwards = [1, 3, 2, 2, 8, 1.0, NUMBER[F16], NUMBER[F32], 48, -16, 8, *strides[3:]]
+    backwards = [1, 3, 2, 2, 8, 1.0, 0, 0.0, NUMBER[F16], NUMBER[F32], 48, -16, 8, *strides[3:]]
     assert is_poison(launch(unit, "attention_causal", operands, backwards, writes=[3], status=INVALID)[0])

@@ -25,7 +25,7 @@ from tests.backend_hip.kernel_harness import (
     poison,
     wide,
 )
-from tests.backend_hip.panels import BLOCKS, FORMATS, Rows, random_rows, to_panels
+from tests.backend_hip.panels import FORMATS, Rows, random_rows, to_panels, whole_columns
 
 each_format = pytest.mark.parametrize("format", FORMATS)
 ROWS = [1, 2, 3, 4, 5, 8, 9, 11, 12, 13, 33]
@@ -44,11 +44,6 @@ class Case:
     count: int | None = None
     status: int = 0
     threads: tuple[int, ...] = (1, 2, 3)
-
-
-def columns_for(format: str, k: int) -> int:
-    """Block formats hold whole blocks only."""
-    return -(-k // 32) * 32 if format in BLOCKS else k
 
 
 def run_linear(unit: str, case: Case) -> Array:
@@ -96,7 +91,7 @@ def activations(rng: np.random.Generator, rows: int, columns: int, dtype: np.dty
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_linear(unit: str, format: str, dtype: np.dtype[np.generic], rng: np.random.Generator) -> None:
     for m in ROWS:
-        n, k = int(rng.integers(1, 150)), columns_for(format, int(rng.integers(1, 90)))
+        n, k = int(rng.integers(1, 150)), whole_columns(format, int(rng.integers(1, 90)))
         bias = rng.standard_normal(n, np.float32) if rng.integers(2) else None
         case = Case(
             activations(rng, m, k, dtype), random_rows(rng, format, n, k), bias, dtype=FLOATS[int(rng.integers(3))]
@@ -108,7 +103,7 @@ def test_linear(unit: str, format: str, dtype: np.dtype[np.generic], rng: np.ran
 @each_format
 @pytest.mark.parametrize("k", [511, 512, 513, 1100, 1536])
 def test_linear_over_several_chunks_of_k(unit: str, format: str, k: int, rng: np.random.Generator) -> None:
-    k = columns_for(format, k)
+    k = whole_columns(format, k)
     for m, dtype in [(1, F32), (2, BF16), (3, F16), (4, F32), (6, BF16), (17, F32), (18, BF16), (14, F16)]:
         case = Case(activations(rng, m, k, dtype), random_rows(rng, format, 75, k))
         check(case, run_linear(unit, case))
@@ -117,7 +112,7 @@ def test_linear_over_several_chunks_of_k(unit: str, format: str, k: int, rng: np
 @each_unit
 @each_format
 def test_linear_of_many_rows(unit: str, format: str, rng: np.random.Generator) -> None:
-    k = columns_for(format, 545)
+    k = whole_columns(format, 545)
     for m, dtype in [(129, F32), (300, BF16)]:
         case = Case(activations(rng, m, k, dtype), random_rows(rng, format, 70, k), dtype=dtype)
         check(case, run_linear(unit, case))
@@ -129,7 +124,7 @@ def test_linear_of_many_rows(unit: str, format: str, rng: np.random.Generator) -
 def test_a_row_has_the_same_bits_in_any_batch(
     unit: str, format: str, dtype: np.dtype[np.generic], rng: np.random.Generator
 ) -> None:
-    k = columns_for(format, 1070)
+    k = whole_columns(format, 1070)
     weight = random_rows(rng, format, 170, k)
     x = activations(rng, 30, k, dtype)
     whole = run_linear(unit, Case(x, weight, threads=(2,)))
@@ -147,7 +142,7 @@ def test_a_row_has_the_same_bits_in_any_batch(
 def test_outputs_split_anywhere(
     unit: str, format: str, columns: tuple[int, int, int], rng: np.random.Generator
 ) -> None:
-    n, k = sum(columns), columns_for(format, 40)
+    n, k = sum(columns), whole_columns(format, 40)
     weight, bias = random_rows(rng, format, n, k), rng.standard_normal(n, np.float32)
     for m in (1, 7, 20):
         x = activations(rng, m, k, F32)
@@ -162,7 +157,7 @@ def test_outputs_split_anywhere(
 @each_unit
 @each_format
 def test_rows_past_the_count_are_left_alone(unit: str, format: str, rng: np.random.Generator) -> None:
-    k = columns_for(format, 70)
+    k = whole_columns(format, 70)
     weight = random_rows(rng, format, 50, k)
     for m, count in [(3, 0), (3, 1), (33, 2), (33, 13), (33, 33), (20, 19)]:
         x = activations(rng, m, k, F32)
@@ -231,7 +226,7 @@ def run_swiglu(unit: str, x: Array, weight: Rows, dtype: np.dtype[np.generic], c
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_linear_swiglu(unit: str, format: str, dtype: np.dtype[np.generic], rng: np.random.Generator) -> None:
     for m, count in [(1, None), (2, None), (4, 3), (8, None), (13, None), (33, 12), (129, None), (0, None)]:
-        inner, k = int(rng.integers(1, 90)), columns_for(format, int(rng.integers(1, 90)))
+        inner, k = int(rng.integers(1, 90)), whole_columns(format, int(rng.integers(1, 90)))
         weight = random_rows(rng, format, 2 * inner, k)
         x = activations(rng, m, k, dtype)
         valid = m if count is None else count
@@ -250,8 +245,9 @@ def test_linear_swiglu(unit: str, format: str, dtype: np.dtype[np.generic], rng:
 @each_unit
 @each_format
 def test_linear_swiglu_rows_in_any_batch(unit: str, format: str, rng: np.random.Generator) -> None:
-    weight = random_rows(rng, format, 70, 544)
-    x = activations(rng, 20, 544, F32)
+    k = whole_columns(format, 544)
+    weight = random_rows(rng, format, 70, k)
+    x = activations(rng, 20, k, F32)
     whole = run_swiglu(unit, x, weight, F32)
     for m in (1, 3, 6):
         assert np.array_equal(bits(run_swiglu(unit, x[4 : 4 + m], weight, F32)), bits(whole[4 : 4 + m]))

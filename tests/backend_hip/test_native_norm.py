@@ -1,4 +1,4 @@
-"""RMS norm, its fusion with the residual addition, and softmax against float64, for every unit."""
+"""RMS norm, its fusion with the residual addition, layer norm, and softmax against float64, for every unit."""
 
 from __future__ import annotations
 
@@ -159,6 +159,55 @@ def test_rms_norm_refuses_short_operands_and_unknown_dtypes(unit: str) -> None:
     assert is_poison(launch(unit, "rms_norm", operands, [2, 8, EPSILON, 5, 0], writes=[3], status=INVALID)[0])
 
 
+# ---- layer norm ----------------------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    unit: str, x: Array, gain: Array, bias: Array | None, y_dtype: np.dtype[Any] = F32, epsilon: float = EPSILON
+) -> Array:
+    params = [*x.shape, epsilon, NUMBER[x.dtype], NUMBER[y_dtype]]
+    return launch(unit, "layer_norm", [x, gain, bias, None, poison(x.shape, y_dtype)], params, writes=[4])[0]
+
+
+def layer_norm_reference(
+    x: Array, gain: Array, bias: Array | None, epsilon: float = EPSILON
+) -> npt.NDArray[np.float64]:
+    exact = wide(x) - wide(x).mean(-1, keepdims=True)
+    scaled = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + epsilon) * wide(gain)
+    result: npt.NDArray[np.float64] = scaled if bias is None else scaled + wide(bias)
+    return result
+
+
+@each_unit
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each_float
+def test_layer_norm(unit: str, shape: tuple[int, int], dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    x, _, gain = inputs(rng, shape, dtype)
+    bias = rng.standard_normal(shape[1]).astype(F32)
+    for given in (bias, None):
+        y = layer_norm(unit, x, gain, given)
+        assert_near(y, layer_norm_reference(x, gain, given), atol=2e-6, rtol=2e-5)
+        for y_dtype in FLOATS:
+            assert np.array_equal(bits(layer_norm(unit, x, gain, given, y_dtype)), bits(y.astype(y_dtype)))
+
+
+@each_unit
+def test_layer_norm_far_from_zero(unit: str, rng: np.random.Generator) -> None:
+    """Neither a mean a thousand times the spread nor a row without any spread is lost to rounding, at BERT's small epsilon."""
+    x = (rng.standard_normal((6, 384)) * 0.5 + 500).astype(F32)
+    gain, bias = rng.standard_normal(384).astype(F32), rng.standard_normal(384).astype(F32)
+    assert_near(layer_norm(unit, x, gain, bias, epsilon=1e-12), layer_norm_reference(x, gain, bias, 1e-12), 2e-5, 2e-5)
+    flat = np.repeat(np.array([[0.1], [-777.7], [1e6], [0.0]], F32), 384, axis=1)
+    assert_near(layer_norm(unit, flat, gain, bias, epsilon=1e-12), np.repeat(wide(bias)[None], 4, axis=0), 1e-6, 0)
+
+
+@each_unit
+def test_layer_norm_row_has_the_same_bits_anywhere(unit: str, rng: np.random.Generator) -> None:
+    x, _, gain = inputs(rng, (1, 777))
+    many = layer_norm(unit, np.repeat(x, 300, 0), gain, gain)
+    assert (many == layer_norm(unit, x, gain, gain)).all()
+
+
 # ---- softmax -------------------------------------------------------------------------------------------------------
 
 
@@ -214,3 +263,17 @@ def test_softmax_in_place_and_with_a_count(unit: str, rng: np.random.Generator) 
     assert np.array_equal(bits(launch(unit, "softmax", [x, counter(3), x], params, writes=[2])[0][:3]), bits(y[:3]))
     assert softmax(unit, np.zeros((0, 4), F32)).size == 0
     assert softmax(unit, np.zeros((4, 0), F32)).size == 0
+
+
+@each_unit
+@each_float
+def test_causal_softmax_sees_no_further_than_its_row(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    """Hidden entries are exactly zero and not read, and a row has the bits of a softmax over what it sees."""
+    x = (4 * rng.standard_normal((2 * 37, 37))).astype(dtype)
+    x[np.arange(37) > np.arange(2 * 37)[:, None] % 37] = np.nan
+    operands = [x, None, poison(x.shape, F32)]
+    y = launch(unit, "causal_softmax", operands, [*x.shape, NUMBER[dtype], NUMBER[F32]], writes=[2])[0]
+    for row in range(2 * 37):
+        visible = row % 37 + 1
+        assert np.array_equal(bits(y[row, :visible]), bits(softmax(unit, x[row : row + 1, :visible].copy())[0]))
+        assert not y[row, visible:].any()

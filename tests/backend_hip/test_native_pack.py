@@ -22,7 +22,7 @@ from tests.backend_hip.kernel_harness import (
     launch,
     poison,
 )
-from tests.backend_hip.panels import BLOCKS, FORMATS, LANES, Rows, random_rows, to_panels
+from tests.backend_hip.panels import BLOCKS, FORMATS, LANES, Rows, random_rows, to_panels, whole_columns
 
 DTYPES = _native.dtype_numbers()
 FLOAT_FORMATS = {"f32": F32, "f16": F16, "bf16": BF16}
@@ -33,7 +33,7 @@ each_format = pytest.mark.parametrize("format", FORMATS)
 
 
 def shapes_of(format: str) -> list[tuple[int, int]]:
-    return SHAPES if format in BLOCKS else ODD_SHAPES
+    return [(rows, whole_columns(format, columns)) for rows, columns in (SHAPES if format in BLOCKS else ODD_SHAPES)]
 
 
 def packed_size(format: str, rows: int, columns: int, pair: bool) -> int:
@@ -75,7 +75,7 @@ def test_packs_whole_weights(unit: str, format: str, pair: bool, rng: np.random.
 @each_unit
 @each_format
 def test_parts_leave_other_rows_alone(unit: str, format: str, rng: np.random.Generator) -> None:
-    weight = random_rows(rng, format, 75, 64)
+    weight = random_rows(rng, format, 75, whole_columns(format, 64))
     whole = to_panels(weight)
     destination = np.full(whole.size, 0xEE, np.uint8)
     for first, last in [(40, 75), (0, 7), (7, 40)]:
@@ -103,7 +103,7 @@ def test_pair_halves_from_two_tensors(unit: str, rng: np.random.Generator) -> No
 @pytest.mark.parametrize("format", FLOAT_FORMATS)
 @pytest.mark.parametrize("source", FORMATS)
 def test_converts_while_packing(unit: str, format: str, source: str, rng: np.random.Generator) -> None:
-    weight = random_rows(rng, source, 37, 96)
+    weight = random_rows(rng, source, 37, whole_columns(source, 96))
     converted = weight.values.astype(np.float32).astype(FLOAT_FORMATS[format])
     expected = to_panels(Rows(format, converted, weight.values))
     result = pack(unit, weight, format, np.arange(37), np.zeros(expected.size, np.uint8), 0, 37, 1)
@@ -176,7 +176,7 @@ def test_every_half_widens_exactly(unit: str, dtype: np.dtype[np.generic]) -> No
 @each_unit
 @each_format
 def test_row_layout(unit: str, format: str, rng: np.random.Generator) -> None:
-    weight = random_rows(rng, format, 9, 64)
+    weight = random_rows(rng, format, 9, whole_columns(format, 64))
     order = np.array([8, 0, 3, 3])
     destination = np.full((6, *weight.stored.shape[1:]), 0, weight.stored.dtype)
     result = pack(unit, weight, format, order, destination, 1, 6, 0)
@@ -223,10 +223,11 @@ def test_nothing_to_pack(unit: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("source", FORMATS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_copy_rows(unit: str, source: str, dtype: np.dtype[np.generic], rng: np.random.Generator) -> None:
-    weight = random_rows(rng, source, 5, 96)
-    destination = np.zeros((4, 96), dtype)
+    columns = whole_columns(source, 96)
+    weight = random_rows(rng, source, 5, columns)
+    destination = np.zeros((4, columns), dtype)
     index = np.array([4, 0])
-    params = [DTYPES[source], NUMBER[dtype], 96, 2, 1]
+    params = [DTYPES[source], NUMBER[dtype], columns, 2, 1]
     result = launch(unit, "copy_rows", [weight.stored, index, destination], params, writes=[2])[0]
     expected = destination.copy()
     expected[1:3] = weight.values[index].astype(np.float32).astype(dtype)

@@ -10,47 +10,17 @@ from ostinato.backend_hip.packing import pack_call
 from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.ops.samplers import materialise, normal
-from ostinato.ir.types import PANEL, Array, DType, TensorType
+from ostinato.ir.types import Array, DType, TensorType
+from tests.backend_hip import panels
 from tests.backend_hip.execute import Rows
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
-BLOCKS = (DType.Q8_0, DType.Q4_0, DType.Q4_1)
+BLOCKS = tuple(dtype for dtype in DType if dtype.is_block)
 
 
 @pytest.fixture(scope="module")
 def device() -> HostDevice:
     return HostDevice(threads=2)
-
-
-def panels(rows: Array, dtype: DType, layout: str) -> Array:
-    """The bytes of logical rows in a packed layout, written the slow way: rows of float values, or of raw blocks."""
-    count = len(rows)
-    if layout == "panel32_pair":
-        half = count // 2
-        order = [
-            (lane // 16 * half + p * 16 + lane % 16) if p * 16 + lane % 16 < half else -1
-            for p in range(-(-half // 16))
-            for lane in range(PANEL)
-        ]
-    else:
-        order = [row if row < count else -1 for row in range(-(-count // PANEL) * PANEL)]
-    zero = np.zeros_like(rows[:1])
-    lanes = np.concatenate([rows[row : row + 1] if row >= 0 else zero for row in order]).reshape(
-        -1, PANEL, *rows.shape[1:]
-    )
-    if dtype is DType.BF16:
-        even = np.zeros((*lanes.shape[:2], lanes.shape[2] + lanes.shape[2] % 2), lanes.dtype)
-        even[..., : lanes.shape[2]] = lanes
-        return (
-            np.ascontiguousarray(even.reshape(*even.shape[:2], -1, 2).transpose(0, 2, 1, 3)).reshape(-1).view(np.uint8)
-        )
-    if not dtype.is_block:
-        return np.ascontiguousarray(lanes.transpose(0, 2, 1)).reshape(-1).view(np.uint8)
-    header = 2 if dtype is DType.Q4_1 else 1
-    blocks = lanes.reshape(*lanes.shape[:2], -1, dtype.block_bytes).transpose(0, 2, 1, 3)  # panel, block, lane, bytes
-    heads = [blocks[..., 2 * h : 2 * h + 2].reshape(*blocks.shape[:2], -1) for h in range(header)]
-    quants = blocks[..., 2 * header :].transpose(0, 1, 3, 2).reshape(*blocks.shape[:2], -1)
-    return np.ascontiguousarray(np.concatenate([*heads, quants], axis=-1)).reshape(-1)
 
 
 def converted(source: Array, dtype: DType, target: DType) -> Array:
@@ -70,7 +40,7 @@ def converted(source: Array, dtype: DType, target: DType) -> Array:
 def test_rows_arrive_in_order_in_any_layout(
     device: HostDevice, source: DType, target: DType, layout: str, rng: np.random.Generator
 ) -> None:
-    rows, columns = 70, 96 if source.is_block else 33
+    rows, columns = 70, max(96, source.block_elements) if source.is_block else 33
     stored = materialise(normal((80, columns), source), rng)
     order = rng.permutation(80)[:rows].astype(np.int64)
     tensor = TensorType((rows, columns), target, layout=layout)
@@ -83,7 +53,11 @@ def test_rows_arrive_in_order_in_any_layout(
     ):  # pieces in any order; the one with the last row writes all padding
         device.pack(tensor, buffer.address, Rows(stored, source, order[start:stop]), start)
     logical = converted(stored[order], source, target)
-    expected = logical.reshape(-1).view(np.uint8) if layout == "row" else panels(logical, target, layout)
+    if layout == "row":
+        expected = logical.reshape(-1).view(np.uint8)
+    else:
+        weight = panels.Rows(target.value, logical, np.zeros((rows, columns)))
+        expected = panels.to_panels(weight, pair=layout == "panel32_pair")
     actual = buffer.view(np.uint8, (tensor.nbytes,))
     assert np.array_equal(actual, expected)
 

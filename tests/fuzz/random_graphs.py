@@ -7,46 +7,19 @@ Numbers stay near one by construction (fresh weights are scaled by their width),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ostinato.frontend.trace import GraphBuilder, Tensor
+from ostinato.frontend.trace import Tensor
 from ostinato.ir.graph import Graph
-from ostinato.ir.ops.samplers import materialise, normal
+from ostinato.ir.opdef import Attr
 from ostinato.ir.types import Array, DType, TensorType
-from ostinato.ir.weights import WeightPart
+from tests.fuzz.contract_operators import ContractOperators
+from tests.fuzz.growth import ROWS, WIDTHS, MemorySource
+from tests.fuzz.sampled import SampledOperators
 
 __all__ = ["Case", "MemorySource", "counted_case", "random_case"]
-
-_WIDTHS = (1, 3, 8, 32, 64)
-_ROWS = (1, 2, 5)
-_HALVES = (DType.F16, DType.BF16)
-_MATRICES = (DType.F32, DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
-
-
-@dataclass(frozen=True)
-class MemorySource:
-    """Weights in memory, as a program reads them: arrays of plain dtypes, uint8 rows of blocks."""
-
-    arrays: dict[str, tuple[Array, DType, tuple[int, ...]]] = field(default_factory=dict)
-
-    def dtype(self, tensor: str) -> DType:
-        return self.arrays[tensor][1]
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        return self.arrays[tensor][2]
-
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def map(self, tensor: str) -> Array:
-        return np.ascontiguousarray(self.arrays[tensor][0]).reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        del tensor
 
 
 @dataclass(frozen=True)
@@ -60,108 +33,8 @@ class Case:
     valid: int | None = None
 
 
-class _Growth:
-    """The graph so far. Each `_op_*` method adds one node, or nothing where no operands suit it."""
-
-    def __init__(self, rng: np.random.Generator, valid: int | None = None) -> None:
-        self.rng = rng
-        self.valid = valid
-        self.builder = GraphBuilder("random")
-        self.source = MemorySource()
-        self.inputs: dict[str, Callable[[np.random.Generator], Array]] = {}
-        self.values: list[Tensor] = []
-        self.constants: list[Tensor] = []
-        self.halves = False
-        self.paired: set[str] = (
-            set()
-        )  # gate/up weights: packed in their own way, so they cannot be shared with other readers
-        self._count = 0
-
-    # what nodes are made of
-
-    def pick(self, options: Sequence[int]) -> int:
-        return options[int(self.rng.integers(len(options)))]
-
-    def name(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def input(self, shape: tuple[int, ...], dtype: DType = DType.F32) -> Tensor:
-        name = self.name("input")
-        valid = self.valid
-
-        def draw(rng: np.random.Generator) -> Array:
-            values = rng.standard_normal(shape).astype(dtype.numpy)
-            if valid is not None:
-                values[valid:] = np.nan  # poison: no valid row may come to depend on it
-            return values
-
-        self.inputs[name] = draw
-        self.halves |= dtype in _HALVES
-        axes = () if valid is None else ("N", *[""] * (len(shape) - 1))
-        return self.builder.input(name, TensorType(shape, dtype, axes))
-
-    def indices(self, shape: tuple[int, ...], high: int, low: int = 0) -> Tensor:
-        name = self.name("index")
-        self.inputs[name] = lambda rng: rng.integers(low, high, shape, dtype=np.int32)
-        return self.builder.input(name, TensorType(shape, DType.I32))
-
-    def weight(self, rows: int, columns: int, reader: Tensor | None = None, *, paired: bool = False) -> Tensor:
-        """A matrix of any dtype that its width and `reader` allow; one in three times a matrix of that shape that is there already."""
-        refused = {DType.F16: DType.BF16, DType.BF16: DType.F16}.get(DType.F32 if reader is None else reader.dtype)
-        known = [
-            name
-            for name, (_, dtype, shape) in self.source.arrays.items()
-            if shape == (rows, columns) and dtype is not refused and name not in self.paired and self.rng.random() < 0.3
-        ]
-        if known and not paired:
-            return self.declare(known[0])
-        dtype = _MATRICES[self.rng.integers(len(_MATRICES))]
-        dtype = DType.F32 if dtype is refused else dtype
-        if columns % dtype.block_elements:
-            dtype = DType.F32
-        array = materialise(normal((rows, columns), dtype), self.rng)
-        if not dtype.is_block:
-            array = (array.astype(np.float32) / np.sqrt(columns)).astype(dtype.numpy)
-        name = self.name("weight")
-        if paired:
-            self.paired.add(name)
-        self.source.arrays[name] = (array, dtype, (rows, columns))
-        return self.declare(name)
-
-    def vector(self, size: int) -> Tensor:
-        """A gain or a bias: a weight or a constant, sometimes shared."""
-        if self.rng.random() < 0.5:
-            shared = [value for value in self.constants if value.shape == (size,)]
-            if shared and self.rng.random() < 0.5:
-                return shared[0]
-            self.constants.append(
-                self.builder.constant(self.name("constant"), self.rng.uniform(0.5, 1.5, size).astype(np.float32))
-            )
-            return self.constants[-1]
-        name = self.name("vector")
-        dtype = (DType.F32, DType.F16, DType.BF16)[self.rng.integers(3)]
-        self.source.arrays[name] = (self.rng.uniform(0.5, 1.5, size).astype(dtype.numpy), dtype, (size,))
-        return self.builder.weight(name, TensorType((size,), DType.F32), (WeightPart(name, 0, size),))
-
-    def declare(self, name: str) -> Tensor:
-        _, dtype, shape = self.source.arrays[name]
-        return self.builder.weight(name, TensorType(shape, dtype), (WeightPart(name, 0, shape[0]),))
-
-    def any(self, suits: Callable[[Tensor], bool] = lambda value: True) -> Tensor | None:
-        found = [value for value in self.values if value.dtype.is_float and suits(value)]
-        return found[int(self.rng.integers(len(found)))] if found else None
-
-    def like(self, value: Tensor) -> Tensor:
-        """A value of the same shape and dtype, often the same one."""
-        found = self.any(lambda other: other.shape == value.shape and other.dtype is value.dtype)
-        return value if found is None else found
-
-    def keep(self, *made: Tensor) -> None:
-        self.values += made
-        self.halves |= any(value.dtype in _HALVES for value in made)
-
-    # operators
+class _Growth(ContractOperators, SampledOperators):
+    """The operators of models, beside those of the contract."""
 
     def op_binary(self) -> None:
         if (a := self.any()) is not None:
@@ -196,7 +69,7 @@ class _Growth:
             inner = total // x.type.static_shape[0]
             shape = ((0, inner), (0, 1, inner))[self.rng.integers(2)]
         if total:
-            x = x if self._is_dense(x) else self.builder.apply("contiguous", (x,))
+            x = self.dense(x)
             self.keep(self.builder.apply("reshape", (x,), {"shape": shape, "axes": "_" * len(shape)}))
 
     def op_transpose(self) -> None:
@@ -236,18 +109,18 @@ class _Growth:
         columns = x.type.static_shape[-1]
         kind = int(self.rng.integers(3))
         if kind == 0:
-            rows = self.pick(_WIDTHS)
+            rows = self.pick(WIDTHS)
             bias = self.vector(rows) if self.rng.random() < 0.4 else None
             self.keep(self.builder.apply("linear", (x, self.weight(rows, columns, x), bias)))
         elif kind == 1:
-            sizes = tuple(self.pick(_WIDTHS) for _ in range(int(self.rng.integers(1, 4))))
+            sizes = tuple(self.pick(WIDTHS) for _ in range(int(self.rng.integers(1, 4))))
             bias = self.vector(sum(sizes)) if self.rng.random() < 0.4 else None
             made = self.builder.apply_many(
                 "linear_split", (x, self.weight(sum(sizes), columns, x), bias), {"sizes": sizes}
             )
             self.keep(*made)
         else:
-            weight = self.weight(2 * self.pick(_WIDTHS), columns, x, paired=True)
+            weight = self.weight(2 * self.pick(WIDTHS), columns, x, paired=True)
             self.keep(self.builder.apply("linear_swiglu", (x, weight)))
 
     def op_decoder_pattern(self) -> None:
@@ -259,9 +132,9 @@ class _Growth:
         total = self.builder.apply("add", (x, self.like(x)))
         normed = self.builder.apply("rms_norm", (total, self.vector(columns)), {"eps": 1e-2})
         made = [
-            self.builder.apply("linear", (normed, self.weight(self.pick(_WIDTHS), columns, normed))) for _ in range(3)
+            self.builder.apply("linear", (normed, self.weight(self.pick(WIDTHS), columns, normed))) for _ in range(3)
         ]
-        width = self.pick(_WIDTHS)
+        width = self.pick(WIDTHS)
         gate, up = (self.builder.apply("linear", (normed, self.weight(width, columns, normed))) for _ in range(2))
         made.append(self.builder.apply("swiglu", (gate, up)))
         kept = [value for value in (*made, normed, gate, up) if self.rng.random() < 0.6]
@@ -273,30 +146,58 @@ class _Growth:
             rows = x.type.elements // x.type.static_shape[-1]
             if self.valid is not None:
                 rows = rows // x.type.static_shape[0] * self.valid
-            self.keep(self.builder.apply("gather_rows", (x, self.indices((self.pick(_ROWS),), rows, -1))))
+            self.keep(self.builder.apply("gather_rows", (x, self.indices((self.pick(ROWS),), rows, -1))))
 
     def op_embedding(self) -> None:
-        rows, width = self.pick((3, 33)), self.pick(_WIDTHS)
-        shape = ((self.pick(_ROWS),), (2, 3))[self.rng.integers(2)]
+        rows, width = self.pick((3, 33)), self.pick(WIDTHS)
+        shape = ((self.pick(ROWS),), (2, 3))[self.rng.integers(2)]
         self.keep(self.builder.apply("embedding", (self.indices(shape, rows), self.weight(rows, width))))
 
     def op_attention(self) -> None:
-        batch, time, kv_heads, width = self.pick((1, 2)), self.pick((1, 3, 5)), self.pick((1, 2)), self.pick((2, 8))
+        batch, time, kv_heads, width = self.pick((1, 2)), self.pick((1, 3, 5)), self.pick((1, 2)), self.pick((4, 8))
         heads = kv_heads * self.pick((1, 3))
-        position = self.indices((batch, time), 50)
-        frequency = self.builder.constant(self.name("frequency"), 10.0 ** -np.arange(width // 2, dtype=np.float32))
-        cos, sin = self.builder.apply_many("rotary_table", (position, frequency))
-        q, k, v = (self._projected((batch, time, n, width)) for n in (heads, kv_heads, kv_heads))
-        q, k = (self.builder.apply("rope_split_half", (x, cos, sin)) for x in (q, k))
+        cos, sin = self._rotary_tables((batch, time), width)
+        q, k, v = (self.float32_of((batch, time, n, width)) for n in (heads, kv_heads, kv_heads))
+        rope = ("rope_split_half", "rope_interleaved")[self.rng.integers(2)]
+        q, k = (self.builder.apply(rope, (x, cos, sin)) for x in (q, k))
         self.keep(q, cos, self.builder.apply("attention_causal", (q, k, v), {"scale": width**-0.5}))
 
+    def _rotary_tables(self, shape: tuple[int, ...], width: int) -> tuple[Tensor, Tensor]:
+        position, kind = self.indices(shape, 50), int(self.rng.integers(3))
+        attrs: dict[str, Attr] = {"original_positions": 32}
+        if kind == 0:
+            attrs |= {"theta": 1e4, "width": width, "factor": 2.0}
+            made = self.builder.apply_many("rotary_table_dynamic", (position, self.indices(shape, 60)), attrs)
+        else:
+            names = [self.name("frequency") for _ in range(kind)]
+            frequencies = [
+                self.builder.constant(name, 10.0 ** -np.arange(width // 2, dtype=np.float32)) for name in names
+            ]
+            if kind == 1:
+                made = self.builder.apply_many("rotary_table", (position, *frequencies))
+            else:
+                operands = (position, self.indices(shape, 60), *frequencies)
+                made = self.builder.apply_many("rotary_table_longrope", operands, attrs)
+        cos, sin = made
+        return cos, sin
+
+    def op_attention_bidirectional(self) -> None:
+        tokens, rows, kv_heads, width = self.pick(ROWS), self.pick((1, 3)), self.pick((1, 2)), self.pick((2, 8))
+        q, k, v = (
+            self.dense(self.float32_of((tokens, n, width))) for n in (kv_heads * self.pick((1, 3)), kv_heads, kv_heads)
+        )
+        half = tokens // 2
+        places = (self.indices((tokens,), rows, -1), self.indices((rows,), half + 1))
+        operands = (q, k, v, *places, self.indices((rows,), tokens - half + 1))
+        self.keep(self.builder.apply("attention_bidirectional", operands, {"scale": width**-0.5}))
+
     def op_attention_packed(self) -> None:
-        tokens, rows, kv_heads, width = self.pick(_ROWS), self.pick((1, 3)), self.pick((1, 2)), self.pick((2, 8))
+        tokens, rows, kv_heads, width = self.pick(ROWS), self.pick((1, 3)), self.pick((1, 2)), self.pick((2, 8))
         blocks, block_size, table_width = 4, self.pick((1, 4)), self.pick((1, 2))
-        q = self._projected((tokens, kv_heads * self.pick((1, 3)), width))
-        k_cache, v_cache = (self._projected((blocks, kv_heads, block_size, width)) for _ in range(2))
+        q = self.float32_of((tokens, kv_heads * self.pick((1, 3)), width))
+        k_cache, v_cache = (self.float32_of((blocks, kv_heads, block_size, width)) for _ in range(2))
         operands = (
-            q if self._is_dense(q) else self.builder.apply("contiguous", (q,)),
+            self.dense(q),
             k_cache,
             v_cache,
             self.indices((tokens,), rows, -1),
@@ -306,19 +207,11 @@ class _Growth:
         )
         self.keep(self.builder.apply("attention_packed", operands, {"scale": width**-0.5}))
 
-    def _projected(self, shape: tuple[int, ...]) -> Tensor:
-        found = self.any(lambda value: value.shape == shape and value.dtype is DType.F32)
-        return self.input(shape) if found is None else found
-
     def op_loss(self) -> None:
         x = self.any(lambda value: bool(value.shape) and value.dtype is DType.F32 and value.type.elements > 0)
         if x is not None:
             *leading, classes = x.type.static_shape
             self.keep(self.builder.apply("cross_entropy", (x, self.indices(tuple(leading), classes))))
-
-    def _is_dense(self, value: Tensor) -> bool:
-        """Whether a reshape may look into it: no view of it was taken by transpose or slice."""
-        return not value.name.startswith(("transpose", "slice", "reshape"))
 
 
 _COUNTED = (
@@ -330,6 +223,10 @@ _COUNTED = (
     "op_norm",
     "op_linear",
     "op_decoder_pattern",
+    "op_activation",
+    "op_row",
+    "op_joined",
+    "op_scores",
 )
 
 
@@ -341,7 +238,7 @@ def counted_case(seed: int) -> Case:
     count = growth.builder.input("count", TensorType((1,), DType.I32))
     growth.inputs["count"] = lambda _: np.array([growth.valid], np.int32)
     growth.builder.extent("N", count)
-    width = growth.pick(_WIDTHS)
+    width = growth.pick(WIDTHS)
     growth.values += [growth.input((rows, width)), growth.input((rows, width)), growth.input((rows, 2, width))]
     for _ in range(int(rng.integers(3, 14))):
         getattr(growth, _COUNTED[rng.integers(len(_COUNTED))])()
@@ -358,18 +255,21 @@ def random_case(seed: int) -> Case:
     """The graph of a seed: the same one for the same seed, wherever it runs."""
     rng = np.random.default_rng(seed)
     growth = _Growth(rng)
-    width = growth.pick(_WIDTHS)
-    for shape in ((growth.pick(_ROWS), width), (growth.pick(_ROWS), width), (2, growth.pick(_ROWS), width), (width,)):
+    width = growth.pick(WIDTHS)
+    for shape in ((growth.pick(ROWS), width), (growth.pick(ROWS), width), (2, growth.pick(ROWS), width), (width,)):
         growth.values.append(growth.input(shape, (DType.F32, DType.F32, DType.F32, DType.BF16)[rng.integers(4)]))
     operators = [getattr(growth, name) for name in sorted(dir(growth)) if name.startswith("op_")]
     for _ in range(int(rng.integers(3, 18))):
         operators[rng.integers(len(operators))]()
+    for number in (2 * seed, 2 * seed + 1):
+        growth.sampled(number)
     offered = growth.values + growth.constants
     if rng.random() < 0.3:
         floats = growth.any(lambda value: bool(value.shape) and value.dtype is DType.F32 and value.type.elements > 0)
         if floats is not None and floats.name.startswith("input"):  # exact: a tie cannot fall on either side
             offered = [*offered, growth.builder.apply("argmax", (floats,))]
     outputs = [offered[rng.integers(len(offered))] for _ in range(int(rng.integers(1, 6)))] + [offered[-1]]
+    outputs += growth.ends
     graph = growth.builder.finish(outputs)
     first, second = ({name: make(rng) for name, make in growth.inputs.items()} for _ in range(2))
     return Case(graph, growth.source, (first, second), growth.halves)

@@ -212,6 +212,28 @@ def test_a_policy_that_does_not_fit_names_the_node() -> None:
     assert caught.value.node == "y"
 
 
+def test_an_encoder_block_narrows_what_only_projections_read() -> None:
+    """The activation writes bf16 itself; the norm, which the next addition reads too, stays f32 behind a cast."""
+    builder = Builder("g")
+    builder.value("h", (2, 32))
+    builder.weight("gain", (32,))
+    builder.weight("bias", (32,))
+    builder.add("layer_norm", ("h", "gain", "bias"), "n", eps=1e-12)
+    builder.add("linear", ("n", builder.weight("w1", (64, 32), dtype=DType.BF16)), "u")
+    builder.add("gelu", ("u",), "g")
+    builder.add("linear", ("g", builder.weight("w2", (32, 64), dtype=DType.BF16)), "d")
+    builder.add("add", ("n", "d"), "y")
+    graph = Precision("bf16").apply(builder.graph(("y",)), BARE)
+    assert ops(graph) == ["layer_norm", "cast", "linear", "gelu", "linear", "add"]
+    assert {name: graph.types[name].dtype.value for name in ("n", "u", "g", "d", "y")} == {
+        "n": "f32",
+        "u": "f32",
+        "g": "bf16",
+        "d": "f32",
+        "y": "f32",
+    }
+
+
 # fusion
 
 

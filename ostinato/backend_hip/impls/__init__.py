@@ -5,7 +5,10 @@ from __future__ import annotations
 from ostinato.backend_hip.impls.attention import ATTENTION_ROWS
 from ostinato.backend_hip.impls.elementwise import ELEMENTWISE_ROWS
 from ostinato.backend_hip.impls.linear import LINEAR_ROWS
+from ostinato.backend_hip.impls.matmul import MATMUL_ROWS
+from ostinato.backend_hip.impls.movement import MOVEMENT_ROWS
 from ostinato.backend_hip.impls.norm import NORM_ROWS
+from ostinato.backend_hip.impls.reduce import REDUCE_ROWS
 from ostinato.backend_hip.impls.rotary import ROTARY_ROWS
 from ostinato.backend_hip.impls.selection import SELECTION_ROWS
 from ostinato.ir.target import Impl
@@ -14,9 +17,12 @@ __all__ = ["ROWS"]
 
 ROWS: tuple[Impl, ...] = (
     *LINEAR_ROWS,
+    *MATMUL_ROWS,
     *NORM_ROWS,
     *ROTARY_ROWS,
     *ATTENTION_ROWS,
     *ELEMENTWISE_ROWS,
+    *MOVEMENT_ROWS,
+    *REDUCE_ROWS,
     *SELECTION_ROWS,
 )

@@ -1,12 +1,14 @@
 """Rows of attention and of the key-value cache.
 
-Packed attention reads the cache through the block table; whole-sequence attention takes any strides of Q, K and V whose head width is contiguous, so views
-and head-major memory need no copy.
+Packed attention reads the cache through the block table; attention over whole sequences and over packed sequences takes any strides of Q, K and V whose
+head width is contiguous, so views and head-major memory need no copy.
 """
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.common import FLOATS, HOST, first_reason, fixed, need_dtype, number
+from collections.abc import Iterator
+
+from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason, fixed, need_dtype, number
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -67,10 +69,11 @@ def _packed_params(site: CallSite) -> tuple[int | float, ...]:
     blocks, cache_heads, block_size, _ = site.operand(1).static_shape
     rows, table_width = site.operand(5).static_shape
     dtypes = (number(site.operand(0)), number(site.operand(1)), number(site.results[0]))
-    return (tokens, heads, cache_heads, width, blocks, block_size, table_width, rows, site.real("scale"), *dtypes)
+    sizes = (tokens, heads, cache_heads, width, blocks, block_size, table_width, rows)
+    return (*sizes, site.real("scale"), site.integer("window"), site.real("soft_cap"), *dtypes)
 
 
-def _causal_accepts(site: CallSite) -> str | None:
+def _dense_accepts(site: CallSite) -> str | None:
     query = site.operand(0)
     return first_reason(
         need_dtype("q", query, FLOATS),
@@ -79,8 +82,11 @@ def _causal_accepts(site: CallSite) -> str | None:
         need_dtype("y", site.results[0], FLOATS),
         _head_width(site),
         *(_contiguous_width(site, index, name) for index, name in enumerate("qkv")),
-        "the kernel has no valid-rows count, and the batch axis is only partly valid" if site.counted else None,
     )
+
+
+def _uncounted(site: CallSite) -> str | None:
+    return "the kernel has no valid-rows count, and the batch axis is only partly valid" if site.counted else None
 
 
 def _contiguous_width(site: CallSite, index: int, name: str) -> str | None:
@@ -91,15 +97,33 @@ def _contiguous_width(site: CallSite, index: int, name: str) -> str | None:
     return f"{name} must be contiguous along the head width, found strides {list(strides)}"
 
 
+def _dense_strides(site: CallSite) -> Iterator[int]:
+    """All strides of q, k and v but that of the head width."""
+    for seen in site.strides[:3]:
+        assert seen is not None, "attention operands are never packed"
+        yield from seen[:-1]
+
+
 def _causal_params(site: CallSite) -> tuple[int | float, ...]:
     batch, time, heads, width = site.operand(0).static_shape
-    strides: list[int] = []
-    for index in range(3):
-        seen = site.strides[index]
-        assert seen is not None, "attention operands are never packed"
-        strides.extend(seen[:3])
+    sizes = (batch, time, heads, site.operand(1).static_shape[2], width)
     dtypes = (number(site.operand(0)), number(site.results[0]))
-    return (batch, time, heads, site.operand(1).static_shape[2], width, site.real("scale"), *dtypes, *strides)
+    scoring = (site.real("scale"), site.integer("window"), site.real("soft_cap"))
+    return (*sizes, *scoring, *dtypes, *_dense_strides(site))
+
+
+def _bidirectional_accepts(site: CallSite) -> str | None:
+    vectors = enumerate(("row_of_token", "start", "length"), 3)
+    return first_reason(
+        _dense_accepts(site), *(need_dtype(name, site.operand(index), _INDICES) for index, name in vectors)
+    )
+
+
+def _bidirectional_params(site: CallSite) -> tuple[int | float, ...]:
+    tokens, heads, width = site.operand(0).static_shape
+    sizes = (tokens, heads, site.operand(1).static_shape[1], width, site.operand(4).static_shape[0])
+    dtypes = (number(site.operand(0)), number(site.results[0]))
+    return (*sizes, site.real("scale"), *dtypes, *_dense_strides(site))
 
 
 ATTENTION_ROWS = (
@@ -131,8 +155,19 @@ ATTENTION_ROWS = (
         operands=("q", "k", "v", "y"),
         kernel=fixed("attention_causal"),
         params=_causal_params,
-        accepts=_causal_accepts,
+        accepts=all_of(_dense_accepts, _uncounted),
         strided=frozenset({"q", "k", "v"}),
         layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
+    ),
+    Impl(
+        op="attention_bidirectional",
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=("q", "k", "v", "row_of_token", "start", "length", "count", "y"),
+        kernel=fixed("attention_bidirectional"),
+        params=_bidirectional_params,
+        accepts=_bidirectional_accepts,
+        strided=frozenset({"q", "k", "v"}),
     ),
 )

@@ -39,7 +39,7 @@ HOST = (HOST_ARCHITECTURE,)
 """The architectures of a row for the CPU, whatever its instruction set."""
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
-WEIGHT_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+WEIGHT_DTYPES = (*FLOATS, *(dtype for dtype in DType if dtype.is_block))
 
 Predicate = Callable[[CallSite], str | None]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ostinato.backend_hip.impls.common import (
     FLOATS,
     HOST,
@@ -48,6 +50,24 @@ def _add_rms_norm_params(site: CallSite) -> tuple[int | float, ...]:
     return (rows, width, site.real("eps"), number(site.operand(0)), number(site.results[1]))
 
 
+def _layer_norm_converts(site: CallSite) -> str | None:
+    bias = need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None
+    return _rms_norm_dtypes(site) or bias
+
+
+def _layer_norm_dtypes(site: CallSite) -> str | None:
+    return _layer_norm_converts(site) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
+
+
+def _l2_dtypes(site: CallSite) -> str | None:
+    return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
+
+
+def _l2_params(site: CallSite) -> tuple[int | float, ...]:
+    rows, width = flat(site.operand(0))
+    return (rows, width, site.real("eps"), number(site.operand(0)))
+
+
 def _softmax_dtypes(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], FLOATS)
 
@@ -80,6 +100,39 @@ _ADD_RMS_NORM = Impl(
     in_place=(("sum", "a"), ("sum", "b")),
 )
 
+_LAYER_NORM = Impl(
+    op="layer_norm",
+    name="host",
+    level=Level.TUNED,
+    architectures=HOST,
+    operands=("x", "gain", "bias", "count", "y"),
+    kernel=fixed("layer_norm"),
+    params=_rms_norm_params,
+    accepts=all_of(_layer_norm_dtypes, foldable_count()),
+    in_place=(("y", "x"),),
+)
+
+# A result of another dtype has places of another size, so that it cannot be written over x.
+_LAYER_NORM_CONVERT = replace(
+    _LAYER_NORM,
+    name="host_convert",
+    accepts=all_of(_layer_norm_converts, foldable_count()),
+    in_place=(),
+    priority=-2,
+)
+
+_L2_NORMALIZE = Impl(
+    op="l2_normalize",
+    name="host",
+    level=Level.TUNED,
+    architectures=HOST,
+    operands=("x", "count", "y"),
+    kernel=fixed("l2_normalize"),
+    params=_l2_params,
+    accepts=all_of(_l2_dtypes, foldable_count()),
+    in_place=(("y", "x"),),
+)
+
 _SOFTMAX = Impl(
     op="softmax",
     name="host",
@@ -91,11 +144,21 @@ _SOFTMAX = Impl(
     accepts=all_of(_softmax_dtypes, foldable_count()),
 )
 
+_CAUSAL_SOFTMAX = replace(_SOFTMAX, op="causal_softmax", kernel=fixed("causal_softmax"))
+
 NORM_ROWS = (
     _RMS_NORM,
     all_rows_twin(_RMS_NORM, _rms_norm_dtypes),
     _ADD_RMS_NORM,
     all_rows_twin(_ADD_RMS_NORM, _add_rms_norm_dtypes),
+    _LAYER_NORM,
+    all_rows_twin(_LAYER_NORM, _layer_norm_dtypes),
+    _LAYER_NORM_CONVERT,
+    all_rows_twin(_LAYER_NORM_CONVERT, _layer_norm_converts),
+    _L2_NORMALIZE,
+    all_rows_twin(_L2_NORMALIZE, _l2_dtypes),
     _SOFTMAX,
     all_rows_twin(_SOFTMAX, _softmax_dtypes),
+    _CAUSAL_SOFTMAX,
+    all_rows_twin(_CAUSAL_SOFTMAX, _softmax_dtypes),
 )

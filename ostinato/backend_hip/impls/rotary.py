@@ -1,18 +1,22 @@
-"""Rows of the rotary embedding.
+"""Rows of the rotary embedding: tables of angles, and the rotation in both pairings of elements.
 
-The rotation has two rows: one writes the natural order and may work in place, the other writes head-major memory (`BHTD`), which whole-sequence attention
+A rotation has two rows: one writes the natural order and may work in place, the other writes head-major memory (`BHTD`), which whole-sequence attention
 reads best, so that the change of layout costs nothing of its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import (
     FLOATS,
     HOST,
+    Predicate,
     all_of,
     all_rows_twin,
+    first_reason,
     fixed,
     foldable_count,
     need_dtype,
@@ -38,8 +42,30 @@ def _table_dtypes(site: CallSite) -> str | None:
     )
 
 
+def _dynamic_dtypes(site: CallSite) -> str | None:
+    return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype("length", site.operand(1), (DType.I32,))
+
+
+def _longrope_dtypes(site: CallSite) -> str | None:
+    return (
+        _dynamic_dtypes(site)
+        or need_dtype("short", site.operand(2), (DType.F32,))
+        or need_dtype("long", site.operand(3), (DType.F32,))
+    )
+
+
 def _table_params(site: CallSite) -> tuple[int | float, ...]:
     return (site.operand(0).elements, site.operand(1).elements, site.real("scale"))
+
+
+def _dynamic_params(site: CallSite) -> tuple[int | float, ...]:
+    sizes = (site.operand(0).elements, site.integer("width") // 2)
+    return (*sizes, site.real("theta"), site.real("factor"), site.integer("original_positions"), site.real("scale"))
+
+
+def _longrope_params(site: CallSite) -> tuple[int | float, ...]:
+    sizes = (site.operand(0).elements, site.operand(2).elements)
+    return (*sizes, site.integer("original_positions"), site.real("scale"))
 
 
 def _rope_dtypes(site: CallSite) -> str | None:
@@ -60,57 +86,89 @@ def _rope_head_major(site: CallSite) -> str | None:
 
 
 def _rope_params(site: CallSite) -> tuple[int, ...]:
-    """M, H, D, dtype and where row m = b*T + t of head h goes: b*batch_stride + t*row_stride + h*head_stride."""
-    result = site.results[0]
+    """M, H, D, half, dtype and where row m = b*T + t of head h goes: b*batch_stride + t*row_stride + h*head_stride."""
+    result, half = site.results[0], site.operand(1).static_shape[-1]
     *leading, heads, width = result.static_shape
     rows = math.prod(leading)
     if result.is_natural:
-        return (rows, heads, width, number(result), heads * width, width, rows, rows * heads * width)
+        return (rows, heads, width, half, number(result), heads * width, width, rows, rows * heads * width)
     batch_stride, row_stride, head_stride, _ = result.strides
-    return (rows, heads, width, number(result), row_stride, head_stride, leading[-1], batch_stride)
+    return (rows, heads, width, half, number(result), row_stride, head_stride, leading[-1], batch_stride)
 
 
-_TABLE = Impl(
-    op="rotary_table",
+def _table(
+    op: str,
+    operands: tuple[str, ...],
+    params: Callable[[CallSite], tuple[int | float, ...]],
+    dtypes: Predicate,
+) -> tuple[Impl, ...]:
+    row = Impl(
+        op=op,
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=(*operands, "count", "cos", "sin"),
+        kernel=fixed(op),
+        params=params,
+        accepts=all_of(dtypes, foldable_count(inner=0)),
+    )
+    return (row, all_rows_twin(row, dtypes))
+
+
+def _rope(op: str) -> tuple[Impl, ...]:
+    row = Impl(
+        op=op,
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=("x", "cos", "sin", "count", "y"),
+        kernel=fixed(op),
+        params=_rope_params,
+        accepts=all_of(_rope_dtypes, foldable_count(inner=2)),
+        in_place=(("y", "x"),),
+    )
+    head_major_row = replace(
+        row,
+        name="host_head_major",
+        accepts=all_of(_rope_dtypes, foldable_count(inner=2), _rope_head_major),
+        result_layout=lambda site: head_major(site.results[0]),
+        layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
+        in_place=(),
+        priority=-2,
+    )
+    return (row, all_rows_twin(row, _rope_dtypes), head_major_row)
+
+
+def _bias_dtypes(site: CallSite) -> str | None:
+    floats = (DType.F32, DType.BF16)
+    return first_reason(
+        need_dtype("x", site.operand(0), floats),
+        *(need_dtype(name, site.operand(index), (DType.F32,)) for index, name in enumerate(("bias", "cos", "sin"), 1)),
+        need_dtype("y", site.results[0], floats),
+    )
+
+
+def _bias_params(site: CallSite) -> tuple[int, ...]:
+    x, half = site.operand(0), site.operand(2).static_shape[-1]
+    return (*x.static_shape, half, number(x), number(site.results[0]))
+
+
+_ROPE_BIAS = Impl(
+    op="rope_split_half_bias_bthd",
     name="host",
     level=Level.TUNED,
     architectures=HOST,
-    operands=("position", "inverse_frequency", "count", "cos", "sin"),
-    kernel=fixed("rotary_table"),
-    params=_table_params,
-    accepts=all_of(_table_dtypes, foldable_count(inner=0)),
-)
-
-_ROPE = Impl(
-    op="rope_split_half",
-    name="host",
-    level=Level.TUNED,
-    architectures=HOST,
-    operands=("x", "cos", "sin", "count", "y"),
-    kernel=fixed("rope_split_half"),
-    params=_rope_params,
-    accepts=all_of(_rope_dtypes, foldable_count(inner=2)),
-    in_place=(("y", "x"),),
-)
-
-_ROPE_HEAD_MAJOR = Impl(
-    op="rope_split_half",
-    name="host_head_major",
-    level=Level.TUNED,
-    architectures=HOST,
-    operands=("x", "cos", "sin", "count", "y"),
-    kernel=fixed("rope_split_half"),
-    params=_rope_params,
-    accepts=all_of(_rope_dtypes, foldable_count(inner=2), _rope_head_major),
-    result_layout=lambda site: head_major(site.results[0]),
-    layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
-    priority=-2,
+    operands=("x", "bias", "cos", "sin", "count", "y"),
+    kernel=fixed("rope_split_half_bias_bthd"),
+    params=_bias_params,
+    accepts=_bias_dtypes,
 )
 
 ROTARY_ROWS = (
-    _TABLE,
-    all_rows_twin(_TABLE, _table_dtypes),
-    _ROPE,
-    all_rows_twin(_ROPE, _rope_dtypes),
-    _ROPE_HEAD_MAJOR,
+    *_table("rotary_table", ("position", "inverse_frequency"), _table_params, _table_dtypes),
+    *_table("rotary_table_dynamic", ("position", "length"), _dynamic_params, _dynamic_dtypes),
+    *_table("rotary_table_longrope", ("position", "length", "short", "long"), _longrope_params, _longrope_dtypes),
+    *_rope("rope_split_half"),
+    *_rope("rope_interleaved"),
+    _ROPE_BIAS,
 )

@@ -1,4 +1,4 @@
-"""Rows that end a step: argmax, sampling and the loss."""
+"""Rows that end a step: penalties, argmax, sampling and the loss."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ _SAMPLE_OPERANDS = (
     ("index", DType.I32),
 )
 _SAMPLE_BYTES_A_LOGIT = 8
+_PENALIZE_OPERANDS = (
+    ("tokens", DType.I32),
+    ("prompt_length", DType.I32),
+    ("length", DType.I32),
+    ("repetition", DType.F32),
+    ("presence", DType.F32),
+    ("frequency", DType.F32),
+)
+_PENALIZE_BYTES_A_LOGIT = 4
 _LOSS_BYTES_A_ROW = 8
 
 
@@ -46,6 +55,34 @@ def _sample_accepts(site: CallSite) -> str | None:
 
 def _sample_workspace(site: CallSite) -> int:
     return site.operand(0).elements * _SAMPLE_BYTES_A_LOGIT
+
+
+def _bias_params(site: CallSite) -> tuple[int, ...]:
+    return (*flat(site.operand(0)), site.operand(1).static_shape[1])
+
+
+def _bias_accepts(site: CallSite) -> str | None:
+    return first_reason(
+        need_dtype("logits", site.operand(0), (DType.F32,)),
+        need_dtype("tokens", site.operand(1), (DType.I32,)),
+        need_dtype("bias", site.operand(2), (DType.F32,)),
+        need_dtype("pairs", site.operand(3), (DType.I32,)),
+    )
+
+
+def _penalize_accepts(site: CallSite) -> str | None:
+    return first_reason(
+        need_dtype("logits", site.operand(0), (DType.F32,)),
+        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_PENALIZE_OPERANDS, 1)),
+    )
+
+
+def _penalize_params(site: CallSite) -> tuple[int, ...]:
+    return (*site.operand(0).static_shape, site.operand(1).static_shape[1])
+
+
+def _penalize_workspace(site: CallSite) -> int:
+    return site.operand(0).elements * _PENALIZE_BYTES_A_LOGIT
 
 
 def _loss_accepts(site: CallSite) -> str | None:
@@ -73,6 +110,18 @@ _ARGMAX = Impl(
 )
 
 SELECTION_ROWS = (
+    Impl(
+        op="penalize",
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=("logits", *(name for name, _ in _PENALIZE_OPERANDS), "count", "y", "workspace"),
+        kernel=fixed("penalize"),
+        params=_penalize_params,
+        accepts=_penalize_accepts,
+        workspace=_penalize_workspace,
+        in_place=(("y", "logits"),),
+    ),
     _ARGMAX,
     all_rows_twin(_ARGMAX, _argmax_dtype),
     Impl(
@@ -85,6 +134,17 @@ SELECTION_ROWS = (
         params=_flat_params,
         accepts=_sample_accepts,
         workspace=_sample_workspace,
+    ),
+    Impl(
+        op="add_at_tokens",
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=("logits", "tokens", "bias", "pairs", "count", "y"),
+        kernel=fixed("add_at_tokens"),
+        params=_bias_params,
+        accepts=_bias_accepts,
+        in_place=(("y", "logits"),),
     ),
     Impl(
         op="cross_entropy",

@@ -78,6 +78,7 @@ class Device {
         return reinterpret_cast<uintptr_t>(address);
     }
     void free(uintptr_t address) { check(ost_memory_free(device_, reinterpret_cast<void*>(address))); }
+    uint64_t launches() const { return ost_device_steps_run(device_); }
     uint32_t kernel(const std::string& name) const {
         uint32_t number = 0;
         check(ost_kernel_find(device_, name.c_str(), &number));
@@ -202,6 +203,52 @@ class Table {
     size_t size_ = 0;
 };
 
+// A kernel with its parameters, run on operands that change from call to call. A run makes no object and allocates
+// nothing; what it needs stands on the stack, so that threads may share a launch.
+class Launch {
+  public:
+    Launch(const Device& device, uint32_t kernel, const py::iterable& params) : device_(device.get()), kernel_(kernel) {
+        for (const py::handle param : params) params_.push_back(to_param(param));
+    }
+
+    void run(const py::tuple& operands) const {
+        ost_operand list[kMaxOperands];
+        const size_t count = operands.size();
+        if (count > kMaxOperands) throw py::value_error("a kernel has at most 32 operands");
+        for (size_t i = 0; i < count; ++i) {
+            PyObject* const pair = PyTuple_GET_ITEM(operands.ptr(), static_cast<Py_ssize_t>(i));
+            if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+                throw py::value_error("an operand is (address, bytes)");
+            }
+            list[i].address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(pair, 0));
+            if (PyErr_Occurred() == nullptr) list[i].bytes = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));
+            if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+        }
+        const ost_step step = {sizeof(ost_step),
+                               OST_STEP_LAUNCH,
+                               kernel_,
+                               0,
+                               static_cast<uint32_t>(count),
+                               static_cast<uint32_t>(params_.size()),
+                               0,
+                               0,
+                               list,
+                               params_.data(),
+                               nullptr,
+                               nullptr};
+        PyThreadState* const state = PyEval_SaveThread();  // see Table::run
+        const ost_status status = ost_step_run(device_, &step);
+        PyEval_RestoreThread(state);
+        if (status != OST_OK) raise(status, ost_last_error(), 0);
+    }
+
+  private:
+    static constexpr size_t kMaxOperands = 32;
+    ost_device* device_;
+    uint32_t kernel_;
+    std::vector<ost_param> params_;
+};
+
 py::list usable_units() {
     py::list names;
     for (const ost::Unit& unit : ost::units()) {
@@ -230,6 +277,8 @@ py::dict dtype_numbers() {
         {"f32", OST_F32},   {"f16", OST_F16},   {"bf16", OST_BF16}, {"f64", OST_F64},
         {"i64", OST_I64},   {"i32", OST_I32},   {"i8", OST_I8},     {"u8", OST_U8},
         {"bool", OST_BOOL}, {"q8_0", OST_Q8_0}, {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1},
+        {"q5_0", OST_Q5_0}, {"q5_1", OST_Q5_1}, {"iq4_nl", OST_IQ4_NL}, {"q4_k", OST_Q4_K}, {"q5_k", OST_Q5_K},
+        {"q6_k", OST_Q6_K},
     };
     for (const auto& entry : list) numbers[entry.first] = static_cast<int>(entry.second);
     return numbers;
@@ -259,6 +308,7 @@ PYBIND11_MODULE(_native, m) {
         .def("allocate", &Device::allocate, py::arg("bytes"), py::arg("alignment") = 64,
              "Address of zeroed memory; it lives until free() or the end of the device.")
         .def("free", &Device::free, py::arg("address"))
+        .def_property_readonly("launches", &Device::launches, "How many launches ran on their own, outside of tables.")
         .def("kernel", &Device::kernel, py::arg("name"), "Number of a kernel for the steps of a table.");
 
     py::class_<Table>(m, "Table", "Steps copied and checked once, run many times without Python.")
@@ -268,4 +318,10 @@ PYBIND11_MODULE(_native, m) {
         .def("run", &Table::run, py::arg("first") = 0, py::arg("count") = -1,
              "Runs steps [first, first + count), all that follow for count -1, without the GIL.")
         .def("interrupt", &Table::interrupt, "Stops the run in progress, or the next one, between two steps.");
+
+    py::class_<Launch>(m, "Launch", "A kernel with its parameters, run on operands that change from call to call.")
+        .def(py::init<const Device&, uint32_t, const py::iterable&>(), py::arg("device"), py::arg("kernel"),
+             py::arg("params"), py::keep_alive<1, 2>())
+        .def("run", &Launch::run, py::arg("operands"),
+             "Checks the operands, (address, bytes) each, and runs, without the GIL; allocates nothing.");
 }

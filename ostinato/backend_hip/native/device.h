@@ -2,6 +2,7 @@
 // extension.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,7 @@ struct Device {
     const char* isa;
     std::vector<KernelEntry> kernels;
     std::unordered_map<std::string, uint32_t> by_name;
+    std::atomic<uint64_t> steps_run{0};  // by ost_step_run
 };
 
 // Notes the text for ost_last_error on this thread and returns the status. printf's format.

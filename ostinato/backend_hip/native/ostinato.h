@@ -40,7 +40,13 @@ typedef enum ost_dtype {
     OST_BOOL = 8,
     OST_Q8_0 = 16,
     OST_Q4_0 = 17,
-    OST_Q4_1 = 18
+    OST_Q4_1 = 18,
+    OST_Q5_0 = 19,
+    OST_Q5_1 = 20,
+    OST_IQ4_NL = 21,
+    OST_Q4_K = 22,
+    OST_Q5_K = 23,
+    OST_Q6_K = 24
 } ost_dtype;
 
 typedef enum ost_step_kind {
@@ -128,6 +134,13 @@ ost_status ost_table_run(ost_table* table, size_t first, size_t count, size_t* f
 typedef int (*ost_poll)(void* context);
 ost_status ost_table_run_polled(ost_table* table, size_t first, size_t count, ost_poll poll, void* context,
                                 size_t* failed_step);
+
+/* What a table of this one launch, copy or fill would do, without making one: the step is checked and run, nothing is
+ * copied or allocated. For callers whose addresses differ from call to call. Waits and signals are of tables alone. */
+ost_status ost_step_run(ost_device* device, const ost_step* step);
+
+/* How many steps ost_step_run ran on the device: what a caller who hands over one step at a time may count on. */
+uint64_t ost_device_steps_run(const ost_device* device);
 
 /* Asks a run in progress on another thread, or the next one, to stop between two steps with OST_INTERRUPTED. */
 ost_status ost_table_interrupt(ost_table* table);

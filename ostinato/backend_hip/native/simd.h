@@ -122,6 +122,22 @@ OST_INLINE vf exp(vf x) {
 }
 OST_INLINE vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 OST_INLINE vf silu(vf x) { return x / (splat(1.0f) + exp(-x)); }
+// cap * tanh(x / cap) for a positive cap and its reciprocal, within one unit in the last place of cap: a polynomial near
+// zero, where cap - 2 cap / (e^(2x / cap) + 1) would cancel. -0 -> -0, +-inf -> +-cap, NaN -> NaN.
+OST_INLINE vf soft_cap(vf x, vf cap, vf reciprocal) {
+    const vf size = absolute(x), part = size * reciprocal, square = part * part;
+    vf p = splat(-5.70498547e-3f);
+    p = fma(p, square, splat(2.06390861e-2f));
+    p = fma(p, square, splat(-5.37397154e-2f));
+    p = fma(p, square, splat(1.33314416e-1f));
+    p = fma(p, square, splat(-3.33332807e-1f));
+    const vf near = fma(p * square, size, size);
+    const vf far = cap - (cap + cap) / (exp(part + part) + splat(1.0f));
+    const vi sign = bit_cast<vi>(x) & splat_i(INT32_MIN);
+    return bit_cast<vf>(bit_cast<vi>(select(part < splat(0.625f), near, far)) | sign);
+}
+// Within 1.5 units in the last place.
+OST_INLINE vf tanh(vf x) { return soft_cap(x, splat(1.0f), splat(1.0f)); }
 
 // `count` elements of one float type as another, or as they are.
 template <class X, class Y>
@@ -131,8 +147,9 @@ OST_INLINE void convert_run(const X* from, Y* to, int64_t count) {
     if (i < count) store_n(to + i, load_n(from + i, static_cast<int>(count - i)), static_cast<int>(count - i));
 }
 
-// To the nearest cache, and to the next one.
+// To the nearest cache, to be read or to be written, and to the next one.
 OST_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+OST_INLINE void prefetch_to_write(const void* address) { __builtin_prefetch(address, 1, 3); }
 OST_INLINE void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 // ---- helpers of kernels ---------------------------------------------------------------------------------------

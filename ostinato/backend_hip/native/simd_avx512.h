@@ -8,6 +8,7 @@ namespace ost::OST_UNIT {
 inline constexpr int VW = 16;
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
 
 OST_INLINE vf splat(float x) { return _mm512_set1_ps(x); }
 OST_INLINE vi splat_i(int32_t x) { return (vi)_mm512_set1_epi32(x); }
@@ -68,6 +69,9 @@ OST_INLINE float largest(vf x) {
 // Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
 OST_INLINE vf load_i8(const void* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+}
+OST_INLINE vi load_u8(const void* p) {
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));

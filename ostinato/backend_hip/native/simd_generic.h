@@ -10,6 +10,7 @@ namespace ost::OST_UNIT {
 inline constexpr int VW = 4;
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16)));
 
 OST_INLINE vf splat(float x) { return vf{x, x, x, x}; }
 OST_INLINE vi splat_i(int32_t x) { return vi{x, x, x, x}; }
@@ -20,7 +21,6 @@ OST_INLINE vf load(const float* p) {
     std::memcpy(&x, p, sizeof x);
     return x;
 }
-typedef uint32_t vu __attribute__((vector_size(16)));
 // Four 16-bit or 8-bit numbers at the top of their lanes.
 OST_INLINE vu load_halves_high(const void* p) {
 #if defined(__SSE2__)
@@ -115,6 +115,7 @@ OST_INLINE float largest(vf x) {
 
 // Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
 OST_INLINE vf load_i8(const void* p) { return to_float((vi)load_bytes_high(p) >> 24); }
+OST_INLINE vi load_u8(const void* p) { return (vi)(load_bytes_high(p) >> 24); }
 OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
     const vu bytes = load_bytes_high(p);
     low = to_float((vi)((bytes << 4) >> 28));

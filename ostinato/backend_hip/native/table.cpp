@@ -166,6 +166,28 @@ ost_status build(Table& table, const ost_step* steps, size_t count, size_t& fail
     return OST_OK;
 }
 
+ost_status refuse_nested_run() {
+    return fail(OST_LIFECYCLE, "a run on this device is in progress on this thread (a signal handler runs within it)");
+}
+
+ost_status run_step(Device& device, const ost_step& step) {
+    if (step.wait_count != 0 || step.signal_count != 0) {
+        return fail(OST_INVALID_ARGUMENT, "a step on its own neither waits nor signals: only tables have an order");
+    }
+    std::set<uint32_t> signalled;  // stays empty, and then allocates nothing
+    const KernelEntry* entry = nullptr;
+    const ost_status status = check_step(device, step, 0, signalled, entry);
+    if (status != OST_OK) return status;
+    if (device.pool.held_here()) return refuse_nested_run();
+    const std::lock_guard<ThreadPool> guard(device.pool);
+    device.steps_run.fetch_add(1, std::memory_order_relaxed);
+    int32_t met = OST_OK;
+    entry->run({step.operands, step.params, step.operand_count, step.param_count, &device.pool, &met});
+    const int32_t found = __atomic_load_n(&met, __ATOMIC_RELAXED);
+    if (found == OST_OK) return OST_OK;
+    return fail(static_cast<ost_status>(found), "%s: %s", entry->name, explain(found));
+}
+
 ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* context, size_t* failed_step) {
     const size_t size = table.steps.size();
     if (failed_step != nullptr) *failed_step = OST_NO_STEP;
@@ -173,10 +195,7 @@ ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* co
         return fail(OST_INVALID_ARGUMENT, "steps [%zu, %zu + %zu) asked for, the table has %zu", first, first, count,
                     size);
     }
-    if (table.device->pool.held_here()) {
-        return fail(OST_LIFECYCLE,
-                    "a run on this device is in progress on this thread (a signal handler runs within it)");
-    }
+    if (table.device->pool.held_here()) return refuse_nested_run();
     const std::lock_guard<ThreadPool> guard(table.device->pool);
     int32_t status = OST_OK;
     size_t failed = 0;
@@ -245,6 +264,15 @@ ost_status ost_table_run_polled(ost_table* table, size_t first, size_t count, os
                                 size_t* failed_step) {
     if (table == nullptr) return fail(OST_INVALID_ARGUMENT, "ost_table_run: no table");
     return ost::run(table->table, first, count, poll, context, failed_step);
+}
+
+ost_status ost_step_run(ost_device* device, const ost_step* step) {
+    if (device == nullptr || step == nullptr) return fail(OST_INVALID_ARGUMENT, "ost_step_run: null argument");
+    return ost::run_step(*device->shared, *step);
+}
+
+uint64_t ost_device_steps_run(const ost_device* device) {
+    return device == nullptr ? 0 : device->shared->steps_run.load(std::memory_order_relaxed);
 }
 
 ost_status ost_table_interrupt(ost_table* table) {

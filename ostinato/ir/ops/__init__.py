@@ -3,8 +3,9 @@
 An operator is one `OpDef` in its family's file, which lists it; its implementations are rows of a backend; nothing else names it. Compose before adding.
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
 
-Families: `embed`, `linear`, `norm`, `rope`, `attention`, `cache`, `elementwise`, `view`, `select`, `loss`. Room is kept for the ones to come, each a new file:
-- primitive operators of imported programs (matmul over batch axes, reductions, broadcasts made explicit, concatenation): pure, anonymous axes;
+Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
+`rope_bias`), `attention` and its `cache`, `softmax`, `activation`, `elementwise`, `movement`, `reduce`, `view`, and what follows logits: `logit_bias`,
+`penalize`, `select`, `loss`. Room is kept for the ones to come, each a new file:
 - random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 - in-place updates of training: an `accumulate_into` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
@@ -16,15 +17,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ostinato.ir.opdef import OpDef
+from ostinato.ir.ops.activation import ACTIVATION_OPS
 from ostinato.ir.ops.attention import ATTENTION_OPS
 from ostinato.ir.ops.cache import CACHE_OPS
 from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
 from ostinato.ir.ops.embed import EMBED_OPS
 from ostinato.ir.ops.linear import LINEAR_OPS
+from ostinato.ir.ops.logit_bias import LOGIT_BIAS_OPS
 from ostinato.ir.ops.loss import LOSS_OPS
+from ostinato.ir.ops.matmul import MATMUL_OPS
+from ostinato.ir.ops.movement import MOVEMENT_OPS
 from ostinato.ir.ops.norm import NORM_OPS
+from ostinato.ir.ops.penalize import PENALIZE_OPS
+from ostinato.ir.ops.reduce import REDUCE_OPS
 from ostinato.ir.ops.rope import ROPE_OPS
+from ostinato.ir.ops.rope_bias import ROPE_BIAS_OPS
 from ostinato.ir.ops.select import SELECT_OPS
+from ostinato.ir.ops.softmax import SOFTMAX_OPS
 from ostinato.ir.ops.view import VIEW_OPS
 
 __all__ = ["OP", "OPS"]
@@ -32,12 +41,20 @@ __all__ = ["OP", "OPS"]
 OPS: tuple[OpDef, ...] = (
     *EMBED_OPS,
     *LINEAR_OPS,
+    *MATMUL_OPS,
     *NORM_OPS,
     *ROPE_OPS,
+    *ROPE_BIAS_OPS,
     *CACHE_OPS,
     *ATTENTION_OPS,
+    *SOFTMAX_OPS,
+    *ACTIVATION_OPS,
     *ELEMENTWISE_OPS,
+    *MOVEMENT_OPS,
+    *REDUCE_OPS,
     *VIEW_OPS,
+    *LOGIT_BIAS_OPS,
+    *PENALIZE_OPS,
     *SELECT_OPS,
     *LOSS_OPS,
 )

@@ -1,7 +1,8 @@
-"""Grouped-query attention: over a block-table cache with packed tokens, and dense over whole sequences.
+"""Causal grouped-query attention: over a block-table cache with packed tokens, and dense over whole sequences.
 
 In the packed form prefill, chunks, decode and mixed batches are one operator: token n of row r sees keys j <= position[n] and j < length[r]. Query head h
-reads kv head h // (H / G). A token that sees nothing, and a padding token (row -1), gives zeros, never NaN.
+reads kv head h // (H / G). A token that sees nothing, and a padding token (row -1), gives zeros, never NaN. With a window of W keys, position[n] - W < j
+holds too, and blocks of the cache that hold no key that is seen need not exist: their place in the table is not looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand
+from ostinato.ir.ops.attend import (
+    ATTENTION_TOLERANCE,
+    SCALE,
+    SOFT_CAP,
+    WINDOW,
+    attend,
+    check_heads,
+    check_scale,
+    check_window,
+)
+from ostinato.ir.ops.attention_bidirectional import ATTENTION_BIDIRECTIONAL
 from ostinato.ir.ops.cache import check_cache, check_token_vectors
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -31,37 +43,9 @@ from ostinato.ir.ops.rules import (
     result_float,
 )
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
-from ostinato.ir.types import Array, DType, Extent, TensorType
+from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED"]
-
-TOLERANCE = Tolerance(
-    2e-5, 2e-5, "contract of cached attention: fp32 scores, exponentials and sums against float64, in any order of keys"
-)
-SCALE = AttrSpec("scale", float)
-
-
-def _check_heads(op: str, query: Extent, shared: Extent) -> None:
-    if not isinstance(query, int) or not isinstance(shared, int) or shared < 1 or query % shared:
-        fail(
-            ShapeError,
-            op,
-            "query heads that are a multiple of the kv heads",
-            f"{query} and {shared}",
-            "grouped queries share kv heads evenly",
-        )
-
-
-def _check_scale(site: Site) -> None:
-    scale = site.real("scale")
-    if not (np.isfinite(scale) and scale > 0):
-        fail(
-            ConfigError,
-            site.op,
-            "a finite positive scale",
-            str(scale),
-            "1 / sqrt(head width) unless the model says otherwise",
-        )
 
 
 def _infer_packed(site: Site) -> tuple[TensorType, ...]:
@@ -69,12 +53,13 @@ def _infer_packed(site: Site) -> tuple[TensorType, ...]:
     require_rank(site.op, "q", q, exactly=3)
     require_axes(site.op, "q", q, "NHD")
     check_cache(site, k_cache, v_cache, q)
-    _check_heads(site.op, q.shape[1], k_cache.shape[1])
+    check_heads(site.op, q.shape[1], k_cache.shape[1])
     check_token_vectors(site, q, site.operand(3), site.operand(4), block_table)
     require_shape(site.op, "length", length, block_table.shape[:1])
     require_axes(site.op, "length", length, "R")
     refuse_mixed_halves(site.op, q, k_cache)
-    _check_scale(site)
+    check_scale(site)
+    check_window(site)
     return (make_type(site.op, q.shape, result_float(site, q), q.axes),)
 
 
@@ -87,40 +72,23 @@ def _infer_causal(site: Site) -> tuple[TensorType, ...]:
     require_shape(site.op, "k", k, (*q.shape[:2], k.shape[2], q.shape[3]))
     require_shape(site.op, "v", v, k.shape)
     require_axes(site.op, "v", v, "BTGD")
-    _check_heads(site.op, q.shape[2], k.shape[2])
+    check_heads(site.op, q.shape[2], k.shape[2])
     if not q.dtype is k.dtype is v.dtype:
         fail(DTypeError, site.op, f"k and v of dtype {q.dtype.value} like q", f"{k} and {v}", "cast explicitly")
-    _check_scale(site)
+    check_scale(site)
+    check_window(site)
     return (make_type(site.op, q.shape, result_float(site, q), q.axes),)
-
-
-def _attend(q: Array, k: Array, v: Array, visible: Array, scale: float) -> Array:
-    """q [n,H,D] over k, v [keys,G,D] where visible [n,keys]; one kv head at a time, float64 in and out."""
-    groups = k.shape[1]
-    y = np.zeros(q.shape, dtype=np.float64)
-    if not k.shape[0] or not q.size:
-        return y
-    per_group = q.shape[1] // groups
-    mask = visible[:, None, :]
-    for group in range(groups):
-        heads = slice(group * per_group, (group + 1) * per_group)
-        scores = np.where(mask, (q[:, heads] @ k[:, group].T) * scale, -np.inf)
-        largest = np.max(scores, axis=-1, keepdims=True)
-        power = np.exp(scores - np.where(largest == -np.inf, 0.0, largest))
-        total = np.sum(power, axis=-1, keepdims=True)
-        y[:, heads] = (power / np.where(total == 0, 1.0, total)) @ v[:, group]
-    return y
 
 
 def _reference_packed(call: Arrays) -> tuple[Array, ...]:
     q, row_of_token, position, table, length = call.wide(0), *(call.operand(i) for i in range(3, 7))
-    k_cache, v_cache = call.operand(1), call.operand(2)
-    blocks, groups, block_size, width = k_cache.shape
+    blocks, _, block_size, _ = call.operand(1).shape
+    window = call.integer("window")
     check_index(call.op, "row_of_token", row_of_token[row_of_token >= 0], 0, table.shape[0])
     y = np.zeros(q.shape, dtype=np.float32)
     for row in np.unique(row_of_token[row_of_token >= 0]):
         tokens = np.flatnonzero(row_of_token == row)
-        keys = int(min(np.max(position[tokens]) + 1, length[row]))
+        keys = min(int(np.max(position[tokens])) + 1, int(length[row]))
         if keys <= 0:
             continue
         if keys > table.shape[1] * block_size:
@@ -128,49 +96,64 @@ def _reference_packed(call: Arrays) -> tuple[Array, ...]:
                 f"{call.op}: expected at most {table.shape[1] * block_size} keys a row, found {keys} in row {row}",
                 hint="the block table bounds what a row can hold",
             )
-        used = table[row, : -(-keys // block_size)]
-        check_index(call.op, "block", used, 0, blocks)
-        k, v = (
-            cache[used].transpose(0, 2, 1, 3).reshape(-1, groups, width)[:keys].astype(np.float64)
-            for cache in (k_cache, v_cache)
-        )
-        visible = np.arange(keys) <= position[tokens][:, None]
-        y[tokens] = _attend(q[tokens], k, v, visible, call.real("scale"))
+        visible = _visible(position[tokens], keys, window)
+        seen = np.flatnonzero(visible.any(axis=0))
+        block = table[row, seen // block_size]
+        check_index(call.op, "block", block, 0, blocks)
+        k, v = (call.operand(i)[block, :, seen % block_size, :].astype(np.float64) for i in (1, 2))
+        y[tokens] = attend(q[tokens], k, v, visible[:, seen], call.real("scale"), call.real("soft_cap"))
     return (y,)
+
+
+def _visible(position: Array, keys: int, window: int) -> Array:
+    """Which of the first `keys` keys the tokens at these positions see: bool [tokens, keys]."""
+    ahead = position.astype(np.int64)[:, None] - np.arange(keys)
+    return (ahead >= 0) & (ahead < window) if window else ahead >= 0
 
 
 def _reference_causal(call: Arrays) -> tuple[Array, ...]:
     q, k, v = (call.wide(i) for i in range(3))
-    visible = np.tri(q.shape[1], dtype=np.bool_)
+    visible = _visible(np.arange(q.shape[1]), q.shape[1], call.integer("window"))
     y = np.zeros(q.shape, dtype=np.float32)
     for batch in range(q.shape[0]):
-        y[batch] = _attend(q[batch], k[batch], v[batch], visible, call.real("scale"))
+        y[batch] = attend(q[batch], k[batch], v[batch], visible, call.real("scale"), call.real("soft_cap"))
     return (y,)
 
 
 def _cost_packed(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """At full tables: every token sees W blocks, and the cached keys and values of every row are read once."""
-    del attrs
+    """At full tables: every token sees W blocks or a whole window, and the keys and values that a row's tokens see are read once."""
     q, k_cache, table = operands[0], operands[1], operands[5]
     assert q is not None
     assert k_cache is not None
     assert table is not None
     rows, width = table.static_shape
     _, groups, block_size, head = k_cache.static_shape
-    keys = width * block_size
+    window, capacity = attrs["window"], width * block_size
+    assert isinstance(window, int)
+    seen = min(window or capacity, capacity)
+    read = min(seen + -(-q.static_shape[0] // max(rows, 1)), capacity) if window else capacity
     return Cost(
-        4 * q.elements * keys,
-        nbytes(q, *operands[3:], *results) + 2 * rows * k_cache.dtype.nbytes(keys * groups * head),
+        4 * q.elements * seen,
+        nbytes(q, *operands[3:], *results) + 2 * rows * k_cache.dtype.nbytes(read * groups * head),
     )
 
 
 def _cost_causal(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """Half of the square of scores is computed."""
-    del attrs
-    sequence = results[0].static_shape[1]
-    return Cost(2 * results[0].elements * (sequence + 1), nbytes(*operands, *results))
+    """Of the square of scores, what lies on and below the diagonal and within the window."""
+    window, sequence = attrs["window"], results[0].static_shape[1]
+    assert isinstance(window, int)
+    whole = min(window or sequence, sequence)
+    pairs = whole * (whole + 1) // 2 + (sequence - whole) * whole
+    return Cost(4 * (results[0].elements // max(sequence, 1)) * pairs, nbytes(*operands, *results))
 
 
+_WRONG_ATTRIBUTES: tuple[dict[str, Attr], ...] = (
+    {"window": -1},
+    {"window": 4.0},
+    {"soft_cap": -1.0},
+    {"soft_cap": float("inf")},
+    {"soft_cap": float("nan")},
+)
 HEADS = ((1, 1, 64), (3, 1, 32), (14, 2, 64), (3, 3, 80), (7, 1, 128), (4, 2, 128), (2, 2, 33))
 
 
@@ -202,9 +185,16 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
             indices(length, "R" if named else ""),
         )
 
-    def packed(operands: tuple[SampleOperand, ...], dtype: str = "", scale: float | None = None) -> Sample:
+    def packed(
+        operands: tuple[SampleOperand, ...],
+        dtype: str = "",
+        scale: float | None = None,
+        window: int = 0,
+        soft_cap: float = 0.0,
+    ) -> Sample:
         head = operands[0].type.static_shape[-1]
-        return valid(*operands, scale=head**-0.5 if scale is None else scale, dtype=dtype)
+        scale = head**-0.5 if scale is None else scale
+        return valid(*operands, scale=scale, window=window, soft_cap=soft_cap, dtype=dtype)
 
     mixed = [(0, 12), *((1, p) for p in range(7)), (2, 4)]
     for heads in HEADS:
@@ -231,8 +221,30 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
     yield packed(call([(0, 3)], (4,), table=((1, -1),)))
     yield packed(call(mixed, (13, 7, 5)), scale=1.0)
     yield packed(call([], (4,)))
+    # windows: one key, as long as what is cached, one longer, much longer; chunks across window and segment edges; a window past the length
+    for window in (1, 4, 12, 13, 14, 2**40):
+        yield packed(call(mixed, (13, 7, 5), heads=(4, 2, 32)), window=window)
+    for window in (1, 5, 64, 96):
+        yield packed(call(chunk, (100,), heads=(6, 2, 64), block_size=31, width=4, named=True), window=window)
+    far = [(0, p) for p in (*range(505, 520), 700, 1099)]
+    yield packed(call(far, (1100,), heads=(2, 1, 16), block_size=160, width=7), window=513)
+    yield packed(call([(0, 1099), (1, 1024), (2, 20)], (1100, 1030, 30), heads=(3, 1, 16), block_size=1100), window=600)
+    yield packed(call([(0, 9), (0, 8), (0, 7)], (8,), heads=(2, 2, 32)), window=2)
+    # blocks that no window reaches are gone
+    yield packed(call([(0, 12), (0, 13)], (14,), block_size=4, width=4, table=((-1, -1, 1, 2),)), window=5)
+    yield packed(call([(0, 1), (0, 13)], (14,), block_size=4, width=4, table=((0, -7, 99, 2),)), window=2)
+    # caps that hardly bend the scores, and caps that saturate
+    for cap, scale in ((50.0, 0.125), (30.0, 4.0), (1.0, 1.0), (0.01, 1.0)):
+        yield packed(call(mixed, (13, 7, 5), heads=(4, 2, 64)), scale=scale, soft_cap=cap)
+    yield packed(call(chunk, (100,), heads=(4, 2, 80), block_size=100, width=1), window=40, soft_cap=5.0, scale=1.0)
+    yield packed(call(mixed, (13, 7, 5), dtypes=(DType.BF16, DType.BF16)), dtype="f32", window=3, soft_cap=2.0)
     attrs: dict[str, Attr] = {"scale": 0.125}
     yield invalid(BoundsError, *call([(2, 0)], (1, 1)), attrs=attrs)
+    yield invalid(
+        BoundsError,
+        *call([(0, 13)], (14,), block_size=4, width=4, table=((-1, -1, -1, 2),)),
+        attrs={**attrs, "window": 5},
+    )
     yield invalid(BoundsError, *call([(0, 9)], (10,), table=((1, 3),)), attrs=attrs)
     yield invalid(BoundsError, *call([(0, 9)], (10,), table=((1, -1),)), attrs=attrs)
     yield invalid(BoundsError, *call([(0, 16)], (17,)), attrs=attrs)
@@ -254,6 +266,8 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((9, 3, 32), axes="NGD"), *good[1:], attrs=attrs)
     yield invalid(ConfigError, *good, attrs={"scale": 0.0})
     yield invalid(ConfigError, *good)
+    for wrong in _WRONG_ATTRIBUTES:
+        yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
 def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
@@ -276,6 +290,14 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(*call(2, 5, (4, 4, 32), named=True), scale=1.0, dtype="bf16")
     yield valid(*call(0, 5, (2, 1, 32)), scale=0.2)
     yield valid(*call(2, 0, (2, 1, 32)), scale=0.2)
+    for window in (1, 4, 6, 7, 100):
+        yield valid(*call(2, 6, (4, 2, 32)), scale=0.2, window=window)
+    for window in (1, 33, 64):
+        yield valid(*call(1, 150, (4, 2, 16)), scale=0.25, window=window)
+    yield valid(*call(1, 1100, (1, 1, 8), named=True), scale=0.3, window=520)
+    for cap in (50.0, 0.5):
+        yield valid(*call(2, 19, (4, 2, 64)), scale=1.0, soft_cap=cap)
+    yield valid(*call(2, 70, (3, 1, 32), DType.BF16, named=True), scale=0.2, window=9, soft_cap=3.0)
     good = call(2, 5, (6, 2, 32))
     attrs: dict[str, Attr] = {"scale": 0.125}
     uneven, short, thin = normal((2, 5, 4, 32)), normal((2, 4, 2, 32)), normal((2, 5, 2, 31))
@@ -290,6 +312,8 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
     )
     yield invalid(LayoutError, good[0], normal((2, 5, 2, 32), axes="BGTD"), good[2], attrs=attrs)
     yield invalid(ConfigError, *good, attrs={"scale": float("inf")})
+    for wrong in _WRONG_ATTRIBUTES:
+        yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
 ATTENTION_PACKED = define(
@@ -308,8 +332,8 @@ ATTENTION_PACKED = define(
     _infer_packed,
     _reference_packed,
     _samples_packed,
-    TOLERANCE,
-    attrs=(SCALE, DTYPE_ATTR),
+    ATTENTION_TOLERANCE,
+    attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_packed,
 )
 
@@ -321,12 +345,13 @@ ATTENTION_CAUSAL = define(
     _infer_causal,
     _reference_causal,
     _samples_causal,
-    TOLERANCE,
-    attrs=(SCALE, DTYPE_ATTR),
+    ATTENTION_TOLERANCE,
+    attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_causal,
 )
 
 ATTENTION_OPS = (
     ATTENTION_PACKED,
     ATTENTION_CAUSAL,
+    ATTENTION_BIDIRECTIONAL,
 )

@@ -1,4 +1,4 @@
-"""Elementwise operators and the row softmax. No operand is broadcast and none is converted: `cast` is the only conversion there is."""
+"""Arithmetic on elements, casts and copies. No operand is converted, `cast` is the only conversion there is; none is broadcast but the vector of `add_bias`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.rules import (
-    DTYPE_ATTR,
     ELEMENTS,
+    F32,
     FLOATS,
     Arrays,
     Site,
@@ -22,33 +22,43 @@ from ostinato.ir.ops.rules import (
     make_type,
     require_rank,
     require_shape,
-    result_float,
 )
 from ostinato.ir.ops.samplers import floats, given, indices, invalid, normal, reals, valid
 from ostinato.ir.rounding import round_to
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ADD", "CAST", "CONTIGUOUS", "ELEMENTWISE_OPS", "MUL", "SCALE", "SILU", "SOFTMAX", "SWIGLU", "sigmoid"]
+__all__ = [
+    "ADD",
+    "ADD_BIAS",
+    "CAST",
+    "CONTIGUOUS",
+    "DEFAULT",
+    "ELEMENTWISE_OPS",
+    "FILL",
+    "HALVES",
+    "MUL",
+    "SCALE",
+    "SHAPES",
+    "SPECIAL",
+    "infer_same",
+    "pair_type",
+    "require_finite_factor",
+    "samples_one",
+    "samples_pair",
+]
 
 DEFAULT = Tolerance(
     1e-6, 1e-5, "default of the contract: a few fp32 roundings, fast exponentials within some units in the last place"
 )
-SOFTMAX_LIKE = Tolerance(2e-6, 2e-5, "contract of softmax and swiglu: fp32 exponentials and one fp32 reduction")
 SHAPES = ((1, 64), (3, 33), (31, 100), (1, 1), (7, 257))
 
 
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow on either side."""
-    power = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, power) / (1.0 + power)
-
-
-def _infer_same(site: Site) -> tuple[TensorType, ...]:
+def infer_same(site: Site) -> tuple[TensorType, ...]:
     x = site.operand(0)
     return (make_type(site.op, x.shape, x.dtype, x.axes),)
 
 
-def _pair(site: Site, first: str, second: str) -> TensorType:
+def pair_type(site: Site, first: str, second: str) -> TensorType:
     """Two operands of one shape and dtype; the result type joins their axis names."""
     a, b = site.operand(0), site.operand(1)
     require_shape(site.op, second, b, a.shape)
@@ -64,27 +74,27 @@ def _pair(site: Site, first: str, second: str) -> TensorType:
 
 
 def _infer_pair(site: Site) -> tuple[TensorType, ...]:
-    return (_pair(site, "a", "b"),)
+    return (pair_type(site, "a", "b"),)
 
 
-def _infer_swiglu(site: Site) -> tuple[TensorType, ...]:
-    common = _pair(site, "gate", "up")
-    return (common.with_dtype(result_float(site, common)),)
+def require_finite_factor(site: Site, name: str) -> None:
+    """The attribute is a number that float32 holds; raises `ConfigError` otherwise."""
+    factor = site.real(name)
+    if not abs(factor) <= float(np.finfo(np.float32).max):
+        fail(ConfigError, site.op, f"a finite float32 {name}", str(factor), "fold constants before they overflow")
 
 
 def _infer_scale(site: Site) -> tuple[TensorType, ...]:
-    factor = site.real("factor")
-    if not abs(factor) <= float(np.finfo(np.float32).max):
-        fail(ConfigError, site.op, "a finite float32 factor", str(factor), "fold constants before they overflow")
-    return _infer_same(site)
+    require_finite_factor(site, "factor")
+    return infer_same(site)
 
 
-def _infer_softmax(site: Site) -> tuple[TensorType, ...]:
-    x = site.operand(0)
+def _infer_bias(site: Site) -> tuple[TensorType, ...]:
+    x, bias = site.operand(0), site.operand(1)
     require_rank(site.op, "x", x, at_least=1)
-    if x.shape[-1] == 0:
-        fail(ShapeError, site.op, "a last axis that is not empty", str(x), "softmax of nothing is undefined")
-    return _infer_same(site)
+    require_shape(site.op, "bias", bias, (x.shape[-1],))
+    axes = (*x.axes[:-1], *join_axes(site.op, "bias", (x.axes[-1],), bias.axes))
+    return (make_type(site.op, x.shape, x.dtype, axes),)
 
 
 CASTS = FLOATS | {DType.F64}
@@ -104,16 +114,6 @@ def _infer_cast(site: Site) -> tuple[TensorType, ...]:
     return (make_type(site.op, x.shape, target, x.axes),)
 
 
-def _reference_silu(call: Arrays) -> tuple[Array, ...]:
-    x = call.wide(0)
-    return ((x * sigmoid(x)).astype(np.float32),)
-
-
-def _reference_swiglu(call: Arrays) -> tuple[Array, ...]:
-    gate = call.wide(0)
-    return ((gate * sigmoid(gate) * call.wide(1)).astype(np.float32),)
-
-
 def _reference_add(call: Arrays) -> tuple[Array, ...]:
     return (call.operand(0) + call.operand(1),)
 
@@ -126,15 +126,12 @@ def _reference_scale(call: Arrays) -> tuple[Array, ...]:
     return (call.operand(0) * np.float32(call.real("factor")),)
 
 
-def _reference_softmax(call: Arrays) -> tuple[Array, ...]:
-    """A row of -inf only has no visible entry and gives zeros; +inf or NaN gives NaN."""
-    x = call.wide(0)
-    largest = np.max(x, axis=-1, keepdims=True)
-    hidden = largest == -np.inf
-    with np.errstate(invalid="ignore"):
-        power = np.exp(x - np.where(hidden, 0.0, largest))
-        total = np.sum(power, axis=-1, keepdims=True)
-        return ((power / np.where(hidden, 1.0, total)).astype(np.float32),)
+def _reference_bias(call: Arrays) -> tuple[Array, ...]:
+    return (call.operand(0) + call.operand(1),)
+
+
+def _reference_fill(call: Arrays) -> tuple[Array, ...]:
+    return (np.full(call.operand(0).shape, call.real("value"), dtype=np.float32),)
 
 
 def _reference_cast(call: Arrays) -> tuple[Array, ...]:
@@ -152,7 +149,7 @@ HALVES = (DType.F16, DType.BF16)
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1e4, -1e4, 0.5, -0.5, 3.0, 1.0)
 
 
-def _samples_one(rng: np.random.Generator) -> Iterator[Sample]:
+def samples_one(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for shape in SHAPES:
         yield valid(normal(shape))
@@ -169,7 +166,7 @@ def _samples_one(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(ShapeError)
 
 
-def _samples_pair(rng: np.random.Generator) -> Iterator[Sample]:
+def samples_pair(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for shape in SHAPES:
         yield valid(normal(shape), normal(shape))
@@ -189,16 +186,9 @@ def _samples_pair(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((4, 4), axes="TC"), normal((4, 4), axes="CT"))
 
 
-def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
-    yield from _samples_pair(rng)
-    yield valid(normal((5, 33), DType.BF16), normal((5, 33), DType.BF16), dtype="f32")
-    yield valid(normal((5, 33)), normal((5, 33)), dtype="bf16")
-    yield invalid(DTypeError, normal((3, 4)), normal((3, 4)), attrs={"dtype": "i8"})
-
-
 def _samples_scale(rng: np.random.Generator) -> Iterator[Sample]:
     factors = (0.125, -3.0, 0.0, 1.0, 0.1, 1e-20)
-    for position, sample in enumerate(_samples_one(rng)):
+    for position, sample in enumerate(samples_one(rng)):
         yield Sample(sample.operands, {"factor": factors[position % len(factors)]}, sample.error)
     yield invalid(ConfigError, normal((2, 2)), attrs={"factor": float("inf")})
     yield invalid(ConfigError, normal((2, 2)), attrs={"factor": float("nan")})
@@ -206,22 +196,31 @@ def _samples_scale(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(ConfigError, normal((2, 2)))
 
 
-def _samples_softmax(rng: np.random.Generator) -> Iterator[Sample]:
+def _samples_bias(rng: np.random.Generator) -> Iterator[Sample]:
+    del rng
     for shape in SHAPES:
-        yield valid(normal(shape))
+        yield valid(normal(shape), normal(shape[-1:]))
     for dtype in HALVES:
-        yield valid(normal((5, 33), dtype))
-    yield valid(normal((2, 3, 4, 32), axes="BHTS"))
-    masked = rng.standard_normal((4, 65)).astype(np.float32)
-    masked[0, 1:] = -np.inf
-    masked[1, :] = -np.inf
-    masked[2, ::2] = -np.inf
-    yield valid(given(masked))
-    yield valid(reals([[1e4, 1e4, -1e4], [-3e38, -3e38, 3e38]]))
-    yield valid(normal((0, 8)))
-    yield invalid(ShapeError, normal((3, 0)))
-    yield invalid(ShapeError, normal(()))
-    yield invalid(DTypeError, indices([[1, 2]]))
+        yield valid(normal((5, 33), dtype), normal((33,)))
+    yield valid(normal((2, 3, 32), axes="BTC"), normal((32,), axes="C"))
+    yield valid(normal((2, 3, 4, 32), axes="BTHD"), normal((32,)))
+    yield valid(normal((17,)), normal((17,)))
+    yield valid(normal((0, 8)), normal((8,)))
+    yield valid(normal((3, 0)), normal((0,)))
+    yield invalid(ShapeError, normal((3, 4)), normal((3,)))
+    yield invalid(ShapeError, normal((3, 4)), normal((1, 4)))
+    yield invalid(ShapeError, normal(()), normal((1,)))
+    yield invalid(ShapeError, normal((3, 4)))
+    yield invalid(DTypeError, normal((3, 4), DType.BF16), normal((4,), DType.BF16))
+    yield invalid(DTypeError, indices([[1, 2]]), normal((2,)))
+    yield invalid(LayoutError, normal((4, 4), axes="TC"), normal((4,), axes="T"))
+
+
+def _samples_fill(rng: np.random.Generator) -> Iterator[Sample]:
+    values = (0.0, -0.0, 0.1, 1e4, -3.5, float("-inf"), float("nan"))
+    for position, sample in enumerate(samples_one(rng)):
+        yield Sample(sample.operands, {"value": values[position % len(values)]}, sample.error)
+    yield invalid(ConfigError, normal((2, 2)))
 
 
 def _samples_cast(rng: np.random.Generator) -> Iterator[Sample]:
@@ -265,31 +264,19 @@ X = OperandSpec("x", FLOATS)
 PAIR = (OperandSpec("a", FLOATS), OperandSpec("b", FLOATS))
 EXACT = Tolerance(0, 0, "one correctly rounded operation")
 
-SILU = define(
-    "silu",
-    "x / (1 + exp(-x)).",
-    (X,),
+ADD = define("add", "a + b.", PAIR, ("y",), _infer_pair, _reference_add, samples_pair, EXACT, cost=cost_per_element(1))
+MUL = define("mul", "a * b.", PAIR, ("y",), _infer_pair, _reference_mul, samples_pair, EXACT, cost=cost_per_element(1))
+ADD_BIAS = define(
+    "add_bias",
+    "x [..., D] plus bias [D], in float32 and rounded once to the dtype of x.",
+    (X, OperandSpec("bias", F32)),
     ("y",),
-    _infer_same,
-    _reference_silu,
-    _samples_one,
-    DEFAULT,
-    cost=cost_per_element(4),
+    _infer_bias,
+    _reference_bias,
+    _samples_bias,
+    EXACT,
+    cost=cost_per_element(1),
 )
-SWIGLU = define(
-    "swiglu",
-    "silu(gate) * up.",
-    (OperandSpec("gate", FLOATS), OperandSpec("up", FLOATS)),
-    ("y",),
-    _infer_swiglu,
-    _reference_swiglu,
-    _samples_swiglu,
-    SOFTMAX_LIKE,
-    attrs=(DTYPE_ATTR,),
-    cost=cost_per_element(5),
-)
-ADD = define("add", "a + b.", PAIR, ("y",), _infer_pair, _reference_add, _samples_pair, EXACT, cost=cost_per_element(1))
-MUL = define("mul", "a * b.", PAIR, ("y",), _infer_pair, _reference_mul, _samples_pair, EXACT, cost=cost_per_element(1))
 SCALE = define(
     "scale",
     "x times a constant, rounded to float32 first.",
@@ -302,16 +289,17 @@ SCALE = define(
     attrs=(AttrSpec("factor", float),),
     cost=cost_per_element(1),
 )
-SOFTMAX = define(
-    "softmax",
-    "exp(x) / sum(exp(x)) over the last axis, shifted by the row's maximum; a row of -inf gives zeros.",
+FILL = define(
+    "fill",
+    "A constant, rounded to float32 first, in every element of a tensor like x, whose values are not read.",
     (X,),
     ("y",),
-    _infer_softmax,
-    _reference_softmax,
-    _samples_softmax,
-    SOFTMAX_LIKE,
-    cost=cost_per_element(5),
+    infer_same,
+    _reference_fill,
+    _samples_fill,
+    Tolerance(0, 0, "one correctly rounded constant"),
+    attrs=(AttrSpec("value", float),),
+    cost=cost_per_element(0),
 )
 CAST = define(
     "cast",
@@ -330,7 +318,7 @@ CONTIGUOUS = define(
     "A copy in logical order: what a strided view needs before an operator that reads dense rows. Counted as a strided copy.",
     (OperandSpec("x", ELEMENTS),),
     ("y",),
-    _infer_same,
+    infer_same,
     _reference_contiguous,
     _samples_contiguous,
     Tolerance(0, 0, "bytes are copied"),
@@ -338,12 +326,11 @@ CONTIGUOUS = define(
 )
 
 ELEMENTWISE_OPS = (
-    SOFTMAX,
-    SILU,
-    SWIGLU,
     ADD,
+    ADD_BIAS,
     MUL,
     SCALE,
+    FILL,
     CAST,
     CONTIGUOUS,
 )

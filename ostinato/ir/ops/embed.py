@@ -21,7 +21,7 @@ from ostinato.ir.ops.rules import (
     require_rank,
     result_float,
 )
-from ostinato.ir.ops.samplers import indices, invalid, normal, valid
+from ostinato.ir.ops.samplers import indices, invalid, normal, valid, whole
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["EMBEDDING", "EMBED_OPS"]
@@ -50,9 +50,12 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1):
-        yield valid(indices(rng.integers(0, 100, 7), "N"), normal((100, 96), dtype), dtype="f32", axis="C")
-        yield valid(indices(rng.integers(0, 33, (2, 5)), "BT"), normal((33, 64), dtype, "VC"), dtype="f32", axis="C")
+    for dtype in DType:
+        if dtype not in WEIGHTS:
+            continue
+        many, few = normal((100, whole(dtype, 96)), dtype), normal((33, whole(dtype, 64)), dtype, "VC")
+        yield valid(indices(rng.integers(0, 100, 7), "N"), many, dtype="f32", axis="C")
+        yield valid(indices(rng.integers(0, 33, (2, 5)), "BT"), few, dtype="f32", axis="C")
     for result in ("f16", "bf16"):
         yield valid(indices([[5, 0, 30]]), normal((31, 33)), dtype=result)
         yield valid(indices([1, 1]), normal((3, 32), DType.Q4_0), dtype=result)
@@ -66,6 +69,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(ShapeError, indices([0]), normal((4, 8, 1)))
     yield invalid(DTypeError, normal((3,)), normal((4, 8)))
     yield invalid(DTypeError, indices([0]), normal((4, 33), DType.Q8_0))
+    yield invalid(DTypeError, indices([0]), normal((4, 128), DType.Q6_K))
     yield invalid(DTypeError, indices([0]), normal((4, 8)), attrs={"dtype": "i32"})
     yield invalid(LayoutError, indices([0]), normal((4, 8), axes="VC"), attrs={"axis": "F"})
     yield invalid(LayoutError, indices([0], "C"), normal((4, 8)), attrs={"axis": "C"})

@@ -12,7 +12,7 @@ import numpy as np
 
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
-from ostinato.ir.ops.elementwise import sigmoid
+from ostinato.ir.ops.activation import sigmoid
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     F32,
@@ -31,7 +31,7 @@ from ostinato.ir.ops.rules import (
     require_shape,
     result_float,
 )
-from ostinato.ir.ops.samplers import invalid, normal, valid
+from ostinato.ir.ops.samplers import invalid, normal, valid, whole
 from ostinato.ir.types import Array, DType, Extent, TensorType
 
 __all__ = ["LINEAR", "LINEAR_OPS", "LINEAR_SPLIT", "LINEAR_SWIGLU"]
@@ -155,14 +155,15 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
     return Cost(2 * rows * weight.elements, nbytes(*operands, *results))
 
 
-KINDS = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+KINDS = tuple(dtype for dtype in DType if dtype in WEIGHTS)
 
 
 def _samples_linear(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for weight in KINDS:
         # one token, a few, more than a tile; rows past a panel; one and several outputs panels
-        for m, n, k in ((1, 100, 96), (3, 33, 64), (33, 31, 128), (7, 1, 32)):
+        for m, n, least in ((1, 100, 96), (3, 33, 64), (33, 31, 128), (7, 1, 32)):
+            k = whole(weight, least)
             yield valid(normal((m, k)), normal((n, k), weight), normal((n,)) if m != 3 else None)
     for k in (1, 31, 33, 100):
         for weight in (DType.F32, DType.F16, DType.BF16):
@@ -196,6 +197,7 @@ def _samples_linear(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(DTypeError, normal((4, 64), DType.F16), normal((48, 64), DType.BF16))
     yield invalid(DTypeError, normal((4, 64), DType.F64), normal((48, 64)))
     yield invalid(DTypeError, normal((4, 48)), normal((48, 48), DType.Q8_0))
+    yield invalid(DTypeError, normal((4, 96)), normal((48, 96), DType.Q4_K))
     yield invalid(DTypeError, normal((4, 64)), normal((48, 64)), normal((48,), DType.BF16))
     yield invalid(DTypeError, normal((4, 64)), normal((48, 64)), attrs={"dtype": "q8_0"})
     yield invalid(LayoutError, normal((4, 64), axes="NF"), normal((48, 64), axes="FC"))
@@ -207,8 +209,9 @@ def _samples_linear(rng: np.random.Generator) -> Iterator[Sample]:
 def _samples_split(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for weight in KINDS:
-        yield valid(normal((1, 64)), normal((96, 64), weight), normal((96,)), sizes=(64, 16, 16))
-        yield valid(normal((33, 96)), normal((64, 96), weight), sizes=(32, 32))
+        few, many = whole(weight, 64), whole(weight, 96)
+        yield valid(normal((1, few)), normal((96, few), weight), normal((96,)), sizes=(64, 16, 16))
+        yield valid(normal((33, many)), normal((64, many), weight), sizes=(32, 32))
     yield valid(normal((2, 5, 100), axes="BTC"), normal((131, 100)), normal((131,)), sizes=(100, 31), axes="HG")
     yield valid(normal((5, 64), DType.BF16), normal((130, 64), DType.BF16), sizes=(64, 33, 33), dtype="f32")
     yield valid(normal((5, 64), DType.F16), normal((130, 64), DType.F16), normal((130,)), sizes=(64, 33, 33))
@@ -225,7 +228,8 @@ def _samples_split(rng: np.random.Generator) -> Iterator[Sample]:
 def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for weight in KINDS:
-        for m, n, k in ((1, 32, 64), (3, 17, 96), (33, 100, 32), (2, 1, 64)):
+        for m, n, least in ((1, 32, 64), (3, 17, 96), (33, 100, 32), (2, 1, 64)):
+            k = whole(weight, least)
             yield valid(normal((m, k)), normal((2 * n, k), weight))
     for weight in (DType.F32, DType.BF16):
         yield valid(normal((4, 33)), normal((66, 33), weight))

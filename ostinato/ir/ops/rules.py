@@ -89,6 +89,11 @@ class _Attributed:
         assert isinstance(value, float)
         return value
 
+    def boolean(self, name: str) -> bool:
+        value = self.attrs[name]
+        assert isinstance(value, bool)
+        return value
+
     def text(self, name: str) -> str:
         value = self.attrs[name]
         assert isinstance(value, str)

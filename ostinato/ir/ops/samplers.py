@@ -15,7 +15,7 @@ from ostinato.ir.errors import OstinatoError
 from ostinato.ir.opdef import Attr, Sample, SampleOperand
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["floats", "given", "indices", "invalid", "materialise", "normal", "reals", "valid"]
+__all__ = ["floats", "given", "indices", "invalid", "materialise", "normal", "random_blocks", "reals", "valid", "whole"]
 
 
 def normal(shape: Sequence[int], dtype: DType = DType.F32, axes: str = "") -> SampleOperand:
@@ -43,6 +43,11 @@ def floats(data: npt.ArrayLike, dtype: DType, axes: str = "") -> SampleOperand:
     return given(np.asarray(data).astype(dtype.numpy), axes)
 
 
+def whole(dtype: DType, extent: int) -> int:
+    """The next extent that a last axis of that dtype may have: a multiple of its block."""
+    return -(-extent // dtype.block_elements) * dtype.block_elements
+
+
 def valid(*operands: SampleOperand | None, **attrs: Attr) -> Sample:
     return Sample(operands, attrs)
 
@@ -60,7 +65,7 @@ def materialise(operand: SampleOperand, rng: np.random.Generator) -> Array:
         return operand.data
     shape, dtype = operand.type.static_shape, operand.type.dtype
     if dtype.is_block:
-        return _random_blocks(shape, dtype, rng)
+        return random_blocks(shape, dtype, rng)
     if dtype.is_float:
         return rng.standard_normal(shape).astype(dtype.numpy)
     if dtype is DType.BOOL:
@@ -72,15 +77,35 @@ def _axes(text: str) -> tuple[str, ...]:
     return tuple("" if letter == "_" else letter for letter in text)
 
 
-def _random_blocks(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator) -> Array:
-    """Blocks whose values have about the spread of normal numbers."""
+_CODE_RANGE = {
+    DType.Q8_0: 127,
+    DType.Q4_0: 8,
+    DType.Q4_1: 8,
+    DType.Q5_0: 16,
+    DType.Q5_1: 16,
+    DType.IQ4_NL: 127,
+    DType.Q4_K: 8,
+    DType.Q5_K: 16,
+    DType.Q6_K: 32,
+}
+"""The largest magnitude of a code around its middle."""
+_INNER_SCALE = {DType.Q4_K: 32, DType.Q5_K: 32, DType.Q6_K: 64}
+"""The usual size of the integer that scales a group within a block."""
+
+
+def random_blocks(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
+    """Random blocks for values of `shape`, as uint8 [..., bytes of a row]: any codes and inner scales, values of about the spread of normal numbers.
+
+    The last extent fills whole blocks. Scales have both signs.
+    """
     blocks = (*shape[:-1], shape[-1] // dtype.block_elements)
-    largest = 127 if dtype is DType.Q8_0 else 8
-    scale = (rng.uniform(1.0, 2.5, blocks) / largest).astype(np.float16)
-    header = [scale]
-    if dtype is DType.Q4_1:
-        header.append((-scale.astype(np.float32) * rng.uniform(6.0, 9.0, blocks).astype(np.float32)).astype(np.float16))
-    size = dtype.block_bytes - 2 * len(header)
-    quants = rng.integers(0, 256, (*blocks, size), dtype=np.uint8)
-    parts = [*(part[..., None].view(np.uint8) for part in header), quants]
-    return np.concatenate(parts, axis=-1).reshape(*shape[:-1], -1 if blocks[-1] else 0)
+    raw = rng.integers(0, 256, (*blocks, dtype.block_bytes), dtype=np.uint8)
+    middle, inner = _CODE_RANGE[dtype], _INNER_SCALE.get(dtype, 1)
+    scale = rng.uniform(1.0, 2.5, blocks) * rng.choice([-1.0, 1.0], blocks) / (middle * inner)
+    at = 208 if dtype is DType.Q6_K else 0
+    raw[..., at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
+    if dtype in (DType.Q4_1, DType.Q5_1, DType.Q4_K, DType.Q5_K):  # a minimum that puts the values around zero
+        sign = -1.0 if inner == 1 else 1.0
+        minimum = sign * scale * middle * rng.uniform(0.75, 1.1, blocks)
+        raw[..., 2:4] = minimum.astype(np.float16)[..., None].view(np.uint8)
+    return raw.reshape(*blocks[:-1], blocks[-1] * dtype.block_bytes)

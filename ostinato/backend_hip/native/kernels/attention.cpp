@@ -4,8 +4,9 @@ namespace ost::OST_UNIT {
 
 namespace {
 constexpr KernelEntry entries[] = {
-    {"attention_packed", attention_packed, 9, 12, 1u << 7},
-    {"attention_causal", attention_causal, 4, 17, 0},
+    {"attention_packed", attention_packed, 9, 14, 1u << 7},
+    {"attention_causal", attention_causal, 4, 19, 0},
+    {"attention_bidirectional", attention_bidirectional, 8, 14, 1u << 6},
 };
 }  // namespace
 

@@ -34,7 +34,24 @@ OST_INLINE const char* at(const void* base, int64_t element, int64_t size) {
 }
 OST_INLINE char* at(void* base, int64_t element, int64_t size) { return static_cast<char*>(base) + element * size; }
 
+// Distances in elements between batches, tokens and heads; the head width is contiguous.
+struct Strides {
+    int64_t batch, token, head;
+};
+
+// Elements from the first to one past the last that the strides reach; -1 when they are not usable.
+OST_INLINE int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads, int64_t width) {
+    const int64_t outer = plus(area(batches - 1, s.batch), area(tokens - 1, s.token));
+    return plus(outer, plus(area(heads - 1, s.head), width));
+}
+
+// A window and a soft cap that mean something; 0 switches either off.
+OST_INLINE bool usable(int64_t window, float soft_cap) {
+    return window >= 0 && soft_cap >= 0 && soft_cap < kInfinity;
+}
+
 void attention_packed(const Call& call);
 void attention_causal(const Call& call);
+void attention_bidirectional(const Call& call);
 
 }  // namespace ost::OST_UNIT

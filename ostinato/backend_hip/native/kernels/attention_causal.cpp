@@ -1,34 +1,21 @@
-// Attention over whole sequences in strided tensors: token t sees keys 0..t of its own sequence.
+// Attention over whole sequences in strided tensors: token t sees keys 0..t of its own sequence, or the
+// last of them that a window leaves.
 #include "attention.h"
 
 namespace ost::OST_UNIT {
 
-namespace {
-
-struct Strides {
-    int64_t batch, token, head;
-};
-
-// Elements from the first to one past the last that the strides reach; -1 when they are not usable.
-int64_t extent(const Strides& s, int64_t batches, int64_t tokens, int64_t heads, int64_t width) {
-    const int64_t outer = plus(area(batches - 1, s.batch), area(tokens - 1, s.token));
-    return plus(outer, plus(area(heads - 1, s.head), width));
-}
-
-}  // namespace
-
 void attention_causal(const Call& call) {
     const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2);
-    const int64_t kv_heads = call.integer(3), width = call.integer(4), dtype = call.integer(6),
-                  y_dtype = call.integer(7);
-    const auto scale = static_cast<float>(call.real(5));
+    const int64_t kv_heads = call.integer(3), width = call.integer(4), window = call.integer(6);
+    const Scoring scoring{static_cast<float>(call.real(5)), static_cast<float>(call.real(7))};
+    const int64_t dtype = call.integer(8), y_dtype = call.integer(9);
     const auto strides = [&](uint32_t first) {
         return Strides{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
     };
-    const Strides q = strides(8), k = strides(11), v = strides(14);
+    const Strides q = strides(10), k = strides(13), v = strides(16);
     if (empty(call, batches, tokens, heads, width)) return;
     if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || tokens > INT32_MAX ||
-        !is_float(dtype) || !is_float(y_dtype)) {
+        !usable(window, scoring.soft_cap) || !is_float(dtype) || !is_float(y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
     const int64_t size = element_bytes(dtype), y_size = element_bytes(y_dtype);
@@ -57,10 +44,10 @@ void attention_causal(const Call& call) {
         const int64_t batch = number % sequences / groups.count;
         const int64_t group = number % groups.count;
         const int64_t head = groups.first_head(group), size_of_group = groups.size(group), kv = groups.kv_head(group);
-        Tile tile = make_tile(shape, scale < 0 ? -scale : scale, scratch);
+        Tile tile = make_tile(shape, scoring, scratch);
         for (int64_t t = first; t < end; ++t) {
             add_queries(tile, dtype, at(queries, batch * q.batch + t * q.token + head * q.head, size), size_of_group,
-                        q.head, scale < 0, static_cast<int32_t>(t + 1));
+                        q.head, keys_of(t, t + 1, window));
         }
         KeyRows rows{};
         rows.keys = at(keys, batch * k.batch + kv * k.head, size);
@@ -68,7 +55,7 @@ void attention_causal(const Call& call) {
         rows.key_step = k.token * size;
         rows.value_step = v.token * size;
         rows.dtype = dtype;
-        attend(tile, rows, end);
+        attend(tile, rows);
         for (int64_t r = 0; r < tile.rows; ++r) {
             const int64_t token = first + r / size_of_group;
             write_row(y_dtype, at(y, ((batch * tokens + token) * heads + head + r % size_of_group) * width, y_size),
@@ -76,8 +63,9 @@ void attention_causal(const Call& call) {
         }
     };
     const int64_t units = blocks * sequences;
-    const double pairs = static_cast<double>(sequences) * static_cast<double>(tokens * (tokens + 1) / 2);
-    const double operations = 4.0 * pairs * static_cast<double>(groups.heads * width);
+    const int64_t most = window > 0 ? smaller(window, tokens) : tokens;  // keys of the last token
+    const auto pairs = static_cast<double>(most) * (static_cast<double>(tokens) - 0.5 * static_cast<double>(most - 1));
+    const double operations = 4.0 * static_cast<double>(sequences * groups.heads * width) * pairs;
     if (operations / kTileRate < kInlineNanoseconds) {
         call.pool->parallel(1, [&](int64_t, void* scratch) {
             for (int64_t u = 0; u < units; ++u) unit(u, scratch);

@@ -16,8 +16,9 @@ struct Packed {
     int64_t heads = call.integer(1), kv_heads = call.integer(2), width = call.integer(3);
     int64_t blocks = call.integer(4), block_keys = call.integer(5);
     int64_t table_width = call.integer(6), rows = call.integer(7);
-    float scale = static_cast<float>(call.real(8));
-    int64_t q_dtype = call.integer(9), cache_dtype = call.integer(10), y_dtype = call.integer(11);
+    int64_t window = call.integer(9);
+    Scoring scoring{static_cast<float>(call.real(8)), static_cast<float>(call.real(10))};
+    int64_t q_dtype = call.integer(11), cache_dtype = call.integer(12), y_dtype = call.integer(13);
     const char* q = call.pointer<const char>(0);
     const char* k_cache = call.pointer<const char>(1);
     const char* v_cache = call.pointer<const char>(2);
@@ -31,18 +32,19 @@ struct Packed {
 
     Packed(const Call& checked, int64_t valid_tokens) : call(checked), tokens(valid_tokens) {}
 
-    // Keys a token of a valid row asks for; 0: none.
-    int64_t wanted(int64_t token, int64_t row) const {
-        return larger(0, smaller(static_cast<int64_t>(position[token]) + 1, length[row]));
+    // Keys a token of a valid row sees, wherever they lie.
+    KeyRange seen(int64_t token, int64_t row) const {
+        const int64_t end = smaller(static_cast<int64_t>(position[token]) + 1, length[row]);
+        return keys_of(position[token], end, window);
     }
-    // How many of the first `keys` of a row lie in blocks that exist.
-    int64_t reachable(int64_t row, int64_t keys) const {
-        const int64_t needed = smaller(ceil_div(keys, block_keys), table_width);
-        for (int64_t b = 0; b < needed; ++b) {
+    // Whether these keys of a row lie in blocks that exist.
+    bool exist(int64_t row, KeyRange keys) const {
+        if (keys.end > table_width * block_keys) return false;
+        for (int64_t b = keys.first / block_keys; b * block_keys < keys.end; ++b) {
             const int32_t block = block_table[row * table_width + b];
-            if (block < 0 || block >= blocks) return b * block_keys;
+            if (block < 0 || block >= blocks) return false;
         }
-        return smaller(keys, table_width * block_keys);
+        return true;
     }
     KeyRows key_rows(int64_t row, int64_t kv) const {
         const int64_t size = element_bytes(cache_dtype);
@@ -52,6 +54,7 @@ struct Packed {
         found.values = at(v_cache, head, size);
         found.key_step = found.value_step = width * size;
         found.table = block_table + row * table_width;
+        found.blocks = blocks;
         found.block_keys = block_keys;
         found.block_step = kv_heads * block_keys * width * size;
         found.dtype = cache_dtype;
@@ -64,54 +67,44 @@ struct Packed {
         std::memset(output(token, groups.first_head(group)), 0,
                     static_cast<size_t>(groups.size(group) * width * element_bytes(y_dtype)));
     }
-    void add(Tile& tile, int64_t token, int64_t group, int64_t limit) const {
+    void add(Tile& tile, int64_t token, int64_t group, KeyRange keys) const {
         add_queries(tile, q_dtype, at(q, (token * heads + groups.first_head(group)) * width, element_bytes(q_dtype)),
-                    groups.size(group), width, scale < 0, static_cast<int32_t>(limit));
+                    groups.size(group), width, keys);
     }
-    Tile tile(void* scratch) const { return make_tile(shape, scale < 0 ? -scale : scale, scratch); }
+    Tile tile(void* scratch) const { return make_tile(shape, scoring, scratch); }
 
-    // The limit of a token, 0 if it sees nothing or points outside the cache, which is reported.
-    int64_t limit_of(int64_t token) const {
+    // The keys of a token, none if it sees nothing or points outside the cache, which is reported.
+    KeyRange keys_of_token(int64_t token) const {
         const int64_t row = row_of_token[token];
-        if (row < 0) return 0;
+        if (row < 0) return {0, 0};
         if (row < rows) {
-            const int64_t keys = wanted(token, row);
-            if (reachable(row, keys) == keys) return keys;
+            const KeyRange keys = seen(token, row);
+            if (exist(row, keys)) return keys;
         }
         report(call, OST_OUT_OF_RANGE);
-        return 0;
+        return {0, 0};
     }
 };
 
 // Tokens [first, end) of one row, at most a tile of them.
 void attend_run(const Packed& p, int64_t first, int64_t end, int64_t group, void* scratch) {
     const int64_t row = p.row_of_token[first];
-    if (row < 0 || row >= p.rows) {
-        if (row >= p.rows) report(p.call, OST_OUT_OF_RANGE);
-        for (int64_t t = first; t < end; ++t) p.clear(t, group);
-        return;
-    }
-    int64_t most = 0;
-    for (int64_t t = first; t < end; ++t) most = larger(most, p.wanted(t, row));
-    const int64_t reachable = p.reachable(row, most);
     Tile tile = p.tile(scratch);
-    int64_t longest = 0;
+    bool written[kMaximumTileRows];  // by the tile, of each token
     for (int64_t t = first; t < end; ++t) {
-        const int64_t limit = p.wanted(t, row);
-        if (limit > reachable) report(p.call, OST_OUT_OF_RANGE);
-        if (limit == 0 || limit > reachable) {
+        const KeyRange keys = p.keys_of_token(t);
+        written[t - first] = keys.first < keys.end;
+        if (written[t - first]) {
+            p.add(tile, t, group, keys);
+        } else {
             p.clear(t, group);
-            continue;
         }
-        p.add(tile, t, group, limit);
-        longest = larger(longest, limit);
     }
     if (tile.rows == 0) return;
-    attend(tile, p.key_rows(row, p.groups.kv_head(group)), longest);
+    attend(tile, p.key_rows(row, p.groups.kv_head(group)));
     int64_t r = 0;
     for (int64_t t = first; t < end; ++t) {
-        const int64_t limit = p.wanted(t, row);
-        if (limit == 0 || limit > reachable) continue;
+        if (!written[t - first]) continue;
         for (int64_t h = 0; h < p.groups.size(group); ++h, ++r) {
             write_row(p.y_dtype, p.output(t, p.groups.first_head(group) + h), tile.total + r * p.shape.stride,
                       tile.folded_sum[r], p.width);
@@ -134,10 +127,15 @@ constexpr int64_t kWaveUnits = 256;
 // Floats that one segment of one unit leaves: maximum and sum of each row, then the rows.
 int64_t partial_floats(const Packed& p) { return p.groups.heads * (p.shape.stride + 2); }
 
+// Segments that some of these keys lie in.
+int64_t segments_of(KeyRange keys) {
+    return keys.first < keys.end ? ceil_div(keys.end, kSegmentKeys) - keys.first / kSegmentKeys : 0;
+}
+
 // One (token, head group) after another in waves whose partial results fit, every segment of a wave a unit of its own.
 void attend_segments(const Packed& p, int64_t segments) {
     alignas(64) float partials[kPartialFloats];
-    int64_t limits[kWaveUnits];
+    KeyRange keys[kWaveUnits];
     int32_t left[kWaveUnits];
     const int64_t each = partial_floats(p);
     const int64_t wave = smaller(kWaveUnits, kPartialFloats / (each * segments));
@@ -145,19 +143,19 @@ void attend_segments(const Packed& p, int64_t segments) {
     for (int64_t first = 0; first < units; first += wave) {
         const int64_t now = smaller(wave, units - first);
         for (int64_t u = 0; u < now; ++u) {
-            limits[u] = p.limit_of((first + u) / p.groups.count);
-            left[u] = static_cast<int32_t>(ceil_div(limits[u], kSegmentKeys));
-            if (limits[u] == 0) p.clear((first + u) / p.groups.count, (first + u) % p.groups.count);
+            keys[u] = p.keys_of_token((first + u) / p.groups.count);
+            left[u] = static_cast<int32_t>(segments_of(keys[u]));
+            if (left[u] == 0) p.clear((first + u) / p.groups.count, (first + u) % p.groups.count);
         }
         p.call.pool->parallel(now * segments, [&](int64_t number, void* scratch) {
             const int64_t u = number / segments;
-            const int64_t begin = number % segments * kSegmentKeys;
-            if (begin >= limits[u]) return;
+            const int64_t begin = (keys[u].first / kSegmentKeys + number % segments) * kSegmentKeys;
+            if (begin >= keys[u].end) return;
             const int64_t token = (first + u) / p.groups.count, group = (first + u) % p.groups.count;
             const int64_t stride = p.shape.stride;
             Tile tile = p.tile(scratch);
-            p.add(tile, token, group, limits[u]);
-            const int64_t end = smaller(limits[u], begin + kSegmentKeys);
+            p.add(tile, token, group, keys[u]);
+            const int64_t end = smaller(keys[u].end, begin + kSegmentKeys);
             attend_segment(tile, p.key_rows(p.row_of_token[token], p.groups.kv_head(group)), begin, end);
             float* mine = partials + number * each;
             for (int64_t r = 0; r < tile.rows; ++r) {
@@ -169,7 +167,7 @@ void attend_segments(const Packed& p, int64_t segments) {
             if (__atomic_sub_fetch(&left[u], 1, __ATOMIC_ACQ_REL) != 0) return;
             // The last segment of this unit to finish: all are here.
             float* total = partials + u * segments * each;
-            for (int64_t s = 1; s < ceil_div(limits[u], kSegmentKeys); ++s) {
+            for (int64_t s = 1; s < segments_of(keys[u]); ++s) {
                 const float* later = total + s * each;
                 for (int64_t r = 0; r < tile.rows; ++r) {
                     fold_row(total[2 * r], total[2 * r + 1], total + 2 * tile.rows + r * stride, later[2 * r],
@@ -185,18 +183,18 @@ void attend_segments(const Packed& p, int64_t segments) {
 }
 
 void share_out(const Packed& p) {
-    // One look at the tokens: how many runs of one row, the keys seen in all and at most.
-    int64_t runs = 0, longest = 0;
+    // One look at the tokens: how many runs of one row, the keys seen in all, and segments at most.
+    int64_t runs = 0, segments = 0;
     double keys = 0;
     for (int64_t t = 0; t < p.tokens; ++t) {
         const int64_t row = p.row_of_token[t];
         if (t == 0 || row != p.row_of_token[t - 1]) ++runs;
         if (row < 0 || row >= p.rows) continue;
-        const int64_t wanted = p.wanted(t, row);
-        longest = larger(longest, wanted);
-        keys += static_cast<double>(wanted);
+        KeyRange seen = p.seen(t, row);
+        seen.end = smaller(seen.end, p.table_width * p.block_keys);
+        segments = larger(segments, segments_of(seen));
+        keys += static_cast<double>(larger(0, seen.end - seen.first));
     }
-    longest = smaller(longest, p.table_width * p.block_keys);
     const int64_t threads = p.call.pool->threads();
     const int64_t run = ceil_div(p.tokens, runs);
     const double tiles = 4.0 * keys * static_cast<double>(p.heads * p.width) / kTileRate;
@@ -205,7 +203,6 @@ void share_out(const Packed& p) {
     const bool alone = threads == 1 || (tiles > stream ? tiles : stream) < kInlineNanoseconds;
 
     const int64_t token_units = p.tokens * p.groups.count;
-    const int64_t segments = ceil_div(longest, kSegmentKeys);
     const bool uneven = token_units < threads || (token_units < 4 * threads && token_units % threads != 0);
     if (!alone && run == 1 && segments > 1 && uneven && partial_floats(p) * segments <= kPartialFloats) {
         return attend_segments(p, segments);
@@ -233,13 +230,14 @@ void share_out(const Packed& p) {
 void attention_packed(const Call& call) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), kv_heads = call.integer(2);
     const int64_t width = call.integer(3), blocks = call.integer(4), block_keys = call.integer(5);
-    const int64_t table_width = call.integer(6), rows = call.integer(7), q_dtype = call.integer(9);
-    const int64_t cache_dtype = call.integer(10), y_dtype = call.integer(11);
+    const int64_t table_width = call.integer(6), rows = call.integer(7), q_dtype = call.integer(11);
+    const int64_t cache_dtype = call.integer(12), y_dtype = call.integer(13);
     const int64_t tokens = valid_rows(call, 7, capacity);
     if (empty(call, tokens, heads, width)) return;
     if (kv_heads <= 0 || heads % kv_heads != 0 || width > kMaximumHeadWidth || blocks < 0 || block_keys <= 0 ||
-        table_width < 0 || rows < 0 || table_width > INT32_MAX / block_keys || !is_float(q_dtype) ||
-        !is_float(cache_dtype) || !is_float(y_dtype)) {
+        table_width < 0 || rows < 0 || table_width > INT32_MAX / block_keys ||
+        !usable(call.integer(9), static_cast<float>(call.real(10))) || !is_float(q_dtype) || !is_float(cache_dtype) ||
+        !is_float(y_dtype)) {
         return report(call, OST_INVALID_ARGUMENT);
     }
     const int64_t cache = area(blocks, kv_heads, block_keys, width);

@@ -1,8 +1,6 @@
 #include "attention_tile.h"
 
-#include "multiply.h"
-#include "transpose.h"
-#include "work.h"
+#include "attention_keys.h"
 
 namespace ost::OST_UNIT {
 
@@ -12,16 +10,16 @@ TileShape tile_shape(int64_t width) {
     shape.stride = ceil_div(width, VW) * VW;
     shape.chunk = width <= 128 ? 64 : width <= 256 ? 32 : 16;
     const int64_t shared = shape.width * shape.chunk + shape.chunk * shape.stride;
-    const int64_t per_row = 3 * shape.stride + shape.chunk + VW + 7;
-    const int64_t padding = 16 * 16;  // every array starts on 64 bytes
+    const int64_t per_row = 3 * shape.stride + shape.chunk + VW + 9;
+    const int64_t padding = 16 * 18;  // every array starts on 64 bytes
     const int64_t room = static_cast<int64_t>(kWorkerScratchBytes / sizeof(float)) - shared - padding;
     shape.rows = smaller(kMaximumTileRows, room / per_row / VW * VW);
     return shape;
 }
-static_assert(kWorkerScratchBytes / sizeof(float) >= 32 * kMaximumHeadWidth + 256 + 16 * (3 * kMaximumHeadWidth + 64),
+static_assert(kWorkerScratchBytes / sizeof(float) >= 32 * kMaximumHeadWidth + 288 + 16 * (3 * kMaximumHeadWidth + 64),
               "the widest head leaves room for a tile of 16 rows");
 
-Tile make_tile(const TileShape& shape, float scale, void* scratch) {
+Tile make_tile(const TileShape& shape, const Scoring& scoring, void* scratch) {
     auto* next = static_cast<float*>(scratch);
     const auto take = [&next](int64_t count) {
         float* start = next;
@@ -30,7 +28,7 @@ Tile make_tile(const TileShape& shape, float scale, void* scratch) {
     };
     Tile tile{};
     tile.shape = shape;
-    tile.scale = scale;
+    tile.scoring = scoring;
     tile.keys = take(shape.width * shape.chunk);
     tile.values = take(shape.chunk * shape.stride);
     tile.query = take(shape.rows * shape.stride);
@@ -43,8 +41,10 @@ Tile make_tile(const TileShape& shape, float scale, void* scratch) {
     tile.sum = take(shape.rows);
     tile.folded_maximum = take(shape.rows);
     tile.folded_sum = take(shape.rows);
-    tile.limit = reinterpret_cast<int32_t*>(take(shape.rows));
-    tile.visible = reinterpret_cast<int32_t*>(take(shape.rows));
+    tile.first = reinterpret_cast<int32_t*>(take(shape.rows));
+    tile.end = reinterpret_cast<int32_t*>(take(shape.rows));
+    tile.low = reinterpret_cast<int32_t*>(take(shape.rows));
+    tile.high = reinterpret_cast<int32_t*>(take(shape.rows));
     return tile;
 }
 
@@ -55,242 +55,223 @@ constexpr int64_t kDotBlock = 16;
 constexpr int64_t kValueBlock = 32;
 
 template <class T>
-void widen_row(const T* from, float* to, int64_t width, vf factor) {
-    int64_t d = 0;
-    for (; d + VW <= width; d += VW) store(to + d, load(from + d) * factor);
-    if (d < width) store(to + d, load_n(from + d, static_cast<int>(width - d)) * factor);
-}
-
-template <class T>
-void add_typed(Tile& tile, const T* queries, int64_t count, int64_t step, bool negative, int32_t limit) {
+void add_typed(Tile& tile, const T* queries, int64_t count, int64_t step, KeyRange keys) {
+    const vf sign = splat(tile.scoring.scale < 0 ? -1.0f : 1.0f);  // so that scores are scaled by something positive
     for (int64_t i = 0; i < count; ++i) {
         const int64_t row = tile.rows++;
-        widen_row(queries + i * step, tile.query + row * tile.shape.stride, tile.shape.width,
-                  splat(negative ? -1.0f : 1.0f));
-        tile.limit[row] = limit;
+        widen_row(queries + i * step, tile.query + row * tile.shape.stride, tile.shape.width, sign);
+        tile.first[row] = static_cast<int32_t>(keys.first);
+        tile.end[row] = static_cast<int32_t>(keys.end);
     }
 }
 
-void locate(const KeyRows& rows, int64_t first, int64_t count, const char** keys, const char** values) {
-    const char* key = rows.keys + first * rows.key_step;
-    const char* value = rows.values + first * rows.value_step;
-    int64_t left_in_block = count;
-    if (rows.table != nullptr) left_in_block = 0;
-    for (int64_t j = 0; j < count; ++j) {
-        if (left_in_block == 0) {
-            const int64_t block = (first + j) / rows.block_keys;
-            const int64_t inside = (first + j) - block * rows.block_keys;
-            const int64_t base = rows.table[block] * rows.block_step;
-            key = rows.keys + base + inside * rows.key_step;
-            value = rows.values + base + inside * rows.value_step;
-            left_in_block = rows.block_keys - inside;
-        }
-        keys[j] = key;
-        values[j] = value;
-        key += rows.key_step;
-        value += rows.value_step;
-        --left_in_block;
+// f(j, from, to) for the vectors j, j + VW, .. that hold elements [low, high): lanes [from, to) of each are among them.
+template <class F>
+OST_INLINE void for_vectors(int64_t low, int64_t high, const F& f) {
+    int64_t j = low & -static_cast<int64_t>(VW);
+    if (j < low && j < high) {
+        f(j, low - j, smaller(VW, high - j));
+        j += VW;
     }
+    for (; j + VW <= high; j += VW) f(j, 0, VW);
+    if (j < high) f(j, 0, high - j);
 }
 
-// Keys as columns. Columns past the last key repeat it; their scores are masked.
-template <class T>
-void pack_keys(const Tile& tile, const char* const* rows, int64_t count, Stream& stream) {
-    const int64_t width = tile.shape.width;
-    const int64_t chunk = tile.shape.chunk;
-    for (int64_t j = 0; j < count; j += VW) {
-        const T* from[VW];
-        for (int i = 0; i < VW; ++i) from[i] = reinterpret_cast<const T*>(rows[smaller(j + i, count - 1)]);
-        int64_t d = 0;
-        for (; d + VW <= width; d += VW) {
-            stream.step(VW);
-            vf block[VW];
-#pragma GCC unroll 16
-            for (int i = 0; i < VW; ++i) block[i] = load(from[i] + d);
-            transpose(block);
-#pragma GCC unroll 16
-            for (int i = 0; i < VW; ++i) store(tile.keys + (d + i) * chunk + j, block[i]);
-        }
-        for (; d < width; ++d) {
-            for (int i = 0; i < VW; ++i) tile.keys[d * chunk + j + i] = widen(from[i][d]);
-        }
-    }
+// Lanes [from, to) keep x, the others become `other`; nothing to do for a whole vector.
+OST_INLINE vf keep_lanes(vf x, int64_t from, int64_t to, vf other) {
+    if (to < VW) x = keep_first(x, to, other);
+    return from > 0 ? keep_first(other, from, x) : x;
 }
 
-// Values as float rows: in place when they already are whole vectors at one stride, else copied.
-template <class T>
-const float* pack_values(const Tile& tile, const char* const* rows, int64_t count, int64_t& stride) {
-    if (sizeof(T) == sizeof(float) && tile.shape.stride == tile.shape.width) {
-        const int64_t step = count > 1 ? rows[1] - rows[0] : 0;
-        bool even = step % static_cast<int64_t>(sizeof(float)) == 0;
-        for (int64_t j = 2; j < count; ++j) even = even && rows[j] - rows[j - 1] == step;
-        if (even) {
-            stride = step / static_cast<int64_t>(sizeof(float));
-            return reinterpret_cast<const float*>(rows[0]);
-        }
-    }
-    for (int64_t j = 0; j < count; ++j) {
-        widen_row(reinterpret_cast<const T*>(rows[j]), tile.values + j * tile.shape.stride, tile.shape.width,
-                  splat(1.0f));
-    }
-    stride = tile.shape.stride;
-    return tile.values;
-}
-
-// Keys and values of one chunk, where they lie.
-struct Chunk {
-    int64_t count;
-    const char* keys[kMaximumChunk];
-    const char* values[kMaximumChunk];
-};
-
-void pack_keys(const Tile& tile, const Chunk& chunk, int64_t dtype, Stream& stream) {
-    switch (dtype) {
-        case OST_F16: return pack_keys<f16>(tile, chunk.keys, chunk.count, stream);
-        case OST_BF16: return pack_keys<bf16>(tile, chunk.keys, chunk.count, stream);
-        default: return pack_keys<float>(tile, chunk.keys, chunk.count, stream);
-    }
-}
-
-const float* pack_values(const Tile& tile, const Chunk& chunk, int64_t dtype, int64_t& stride) {
-    switch (dtype) {
-        case OST_F16: return pack_values<f16>(tile, chunk.values, chunk.count, stride);
-        case OST_BF16: return pack_values<bf16>(tile, chunk.values, chunk.count, stride);
-        default: return pack_values<float>(tile, chunk.values, chunk.count, stride);
-    }
-}
-
-// Scores become weights. A maximum of -inf (no key yet, or all scores -inf) is taken as 0, so that nothing becomes NaN.
-void softmax_chunk(Tile& tile, int64_t first_row) {
+// Scores of rows [first_row, end_row) become weights. A maximum of -inf (no key yet, or all scores -inf) is taken as 0,
+// so that nothing becomes NaN.
+void softmax_chunk(Tile& tile, int64_t first_row, int64_t end_row) {
     const int64_t chunk = tile.shape.chunk;
     const vf lowest = splat(-kInfinity);
+    const float size = tile.scoring.scale < 0 ? -tile.scoring.scale : tile.scoring.scale;
+    const bool capped = tile.scoring.soft_cap > 0;
+    const vf cap = splat(tile.scoring.soft_cap), reciprocal = splat(1.0f / tile.scoring.soft_cap);
+    const float factor = capped ? 1.0f : size;
     const int64_t aligned = first_row / VW * VW;
     float shift[kMaximumTileRows];
     for (int64_t r = aligned; r < first_row; ++r) shift[r] = 0.0f;
-    for (int64_t r = first_row; r < tile.rows; ++r) {
-        const float* scores = tile.weight + r * chunk;
-        const int64_t count = tile.visible[r];
+    for (int64_t r = first_row; r < end_row; ++r) {
+        float* scores = tile.weight + r * chunk;
+        if (capped) {
+            for_vectors(tile.low[r], tile.high[r], [&](int64_t j, int64_t, int64_t) {
+                store(scores + j, soft_cap(load(scores + j) * splat(size), cap, reciprocal));
+            });
+        }
         vf high = lowest;
-        int64_t j = 0;
-        for (; j + VW <= count; j += VW) high = maximum(load(scores + j), high);
-        if (j < count) high = maximum(keep_first(load(scores + j), count - j, lowest), high);
-        const float best = count > 0 ? largest(high) * tile.scale : -kInfinity;
+        for_vectors(tile.low[r], tile.high[r], [&](int64_t j, int64_t from, int64_t to) {
+            high = maximum(keep_lanes(load(scores + j), from, to, lowest), high);
+        });
+        const float best = tile.low[r] < tile.high[r] ? largest(high) * factor : -kInfinity;
         const float before = tile.maximum[r];
         const float now = best > before ? best : before;
         shift[r] = now == -kInfinity ? 0.0f : now;
         tile.rescale[r] = before;
         tile.maximum[r] = now;
     }
-    for (int64_t r = aligned; r < tile.rows; r += VW) {
-        const int n = static_cast<int>(smaller(VW, tile.rows - r));
+    for (int64_t r = aligned; r < end_row; r += VW) {
+        const int n = static_cast<int>(smaller(VW, end_row - r));
         store(tile.rescale + r, exp(load(tile.rescale + r) - load_n(shift + r, n)));
     }
-    const vf scale = splat(tile.scale);
-    for (int64_t r = first_row; r < tile.rows; ++r) {
+    const vf scale = splat(factor);
+    for (int64_t r = first_row; r < end_row; ++r) {
         float* scores = tile.weight + r * chunk;
-        const int64_t count = tile.visible[r];
         const vf offset = splat(-shift[r]);
         vf sums = load(tile.sums + r * VW) * splat(tile.rescale[r]);
-        int64_t j = 0;
-        for (; j + VW <= count; j += VW) {
-            const vf weight = exp(fma(load(scores + j), scale, offset));
+        for_vectors(tile.low[r], tile.high[r], [&](int64_t j, int64_t from, int64_t to) {
+            const vf weight = keep_lanes(exp(fma(load(scores + j), scale, offset)), from, to, zero());
             store(scores + j, weight);
             sums = sums + weight;
-        }
-        if (j < count) {
-            const vf weight = keep_first(exp(fma(load(scores + j), scale, offset)), count - j, zero());
-            store(scores + j, weight);
-            sums = sums + weight;
-        }
+        });
         store(tile.sums + r * VW, sums);
     }
 }
 
-void add_values(Tile& tile, int64_t first_row, const float* values, int64_t value_stride, Stream& stream) {
+// Values of one chunk, and what reads ahead meanwhile. Weighted sums are cut into blocks of kValueBlock keys, counted from
+// the first of the chunk.
+struct Values {
+    const float* rows;
+    int64_t stride;
+    Stream* stream;
+};
+OST_INLINE int64_t whole_blocks(int64_t keys) { return keys & -kValueBlock; }
+OST_INLINE int64_t started_blocks(int64_t keys) { return whole_blocks(keys + kValueBlock - 1); }
+static_assert((kValueBlock & (kValueBlock - 1)) == 0, "a power of two");
+
+OST_INLINE Product weighted_sum(const Tile& tile, const Values& values, int64_t row, int64_t first, int64_t end,
+                                const float* factors) {
+    Product p{};
+    p.a = tile.weight + row * tile.shape.chunk + first;
+    p.a_stride = tile.shape.chunk;
+    p.b = values.rows + first * values.stride;
+    p.b_stride = values.stride;
+    p.c = tile.output + row * tile.shape.stride;
+    p.c_stride = tile.shape.stride;
+    p.depth = end - first;
+    p.block = kValueBlock;
+    p.rescale = factors;
+    p.stream = values.stream;
+    return p;
+}
+
+constexpr float kOnes[] = {1, 1, 1, 1, 1, 1};
+static_assert(kTileRows <= sizeof kOnes / sizeof *kOnes, "a factor for each row of a register tile");
+
+// Adds keys [first, end) to `rows` rows, whose earlier sums are multiplied by `factors`. False when there are none.
+OST_INLINE bool add_keys(const Tile& tile, const Values& values, int64_t row, int64_t rows, int64_t first, int64_t end,
+                         const float* factors) {
+    if (first >= end) return false;
     const int64_t vectors = tile.shape.stride / VW;
-    const float one = 1.0f;
-    const auto product = [&](int64_t row, int64_t first, int64_t end, const float* rescale) {
-        Product p{};
-        p.a = tile.weight + row * tile.shape.chunk + first;
-        p.a_stride = tile.shape.chunk;
-        p.b = values + first * value_stride;
-        p.b_stride = value_stride;
-        p.c = tile.output + row * tile.shape.stride;
-        p.c_stride = tile.shape.stride;
-        p.depth = end - first;
-        p.block = kValueBlock;
-        p.rescale = rescale;
-        p.stream = &stream;
-        return p;
-    };
-    for_tiles(first_row, tile.rows, [&](int64_t row, int64_t rows) {
-        int64_t least = tile.visible[row], most = least;
-        for (int64_t r = row + 1; r < row + rows; ++r) {
-            least = smaller(least, tile.visible[r]);
-            most = larger(most, tile.visible[r]);
-        }
-        // Together as far as all see, in whole blocks where they differ; then each row on its own.
-        const int64_t common = least == most ? least : least / kValueBlock * kValueBlock;
-        if (common > 0) multiply_rows(rows, vectors, product(row, 0, common, tile.rescale + row));
+    const int64_t edge = smaller(end, started_blocks(first));
+    if (first < edge) {
+        multiply_rows(rows, vectors, weighted_sum(tile, values, row, first, edge, factors));
+        factors = kOnes;
+    }
+    if (edge < end) multiply_rows(rows, vectors, weighted_sum(tile, values, row, edge, end, factors));
+    return true;
+}
+
+// Adds what `rows` rows from `row` on see: what all of them see together, the rest each on its own.
+OST_INLINE void add_values(const Tile& tile, const Values& values, int64_t row, int64_t rows) {
+    const float* factors = tile.rescale + row;
+    int64_t low = tile.low[row], high = tile.high[row];
+    bool same = true;
+    for (int64_t r = row + 1; r < row + rows; ++r) same = same && tile.low[r] == low && tile.high[r] == high;
+    if (same) {
+        add_keys(tile, values, row, rows, low, high, factors);
+        return;
+    }
+    low = 0;
+    for (int64_t r = row; r < row + rows; ++r) {
+        low = larger(low, started_blocks(tile.low[r]));
+        high = smaller(high, whole_blocks(tile.high[r]));
+    }
+    float left[kTileRows];
+    if (low > 0) {
         for (int64_t r = row; r < row + rows; ++r) {
-            if (tile.visible[r] == common) continue;
-            multiply_rows(1, vectors, product(r, common, tile.visible[r], common > 0 ? &one : tile.rescale + r));
+            const bool before = add_keys(tile, values, r, 1, tile.low[r], smaller(tile.high[r], low), tile.rescale + r);
+            left[r - row] = before ? 1.0f : tile.rescale[r];
         }
-    });
+        factors = left;
+    }
+    if (add_keys(tile, values, row, rows, low, high, factors)) factors = kOnes;
+    high = larger(low, high);
+    for (int64_t r = row; r < row + rows; ++r) {
+        add_keys(tile, values, r, 1, larger(tile.low[r], high), tile.high[r], factors + r - row);
+    }
+}
+
+// What rows see of keys [first, first + count): sets low and high, and returns the range of rows that see any.
+KeyRange look_at(Tile& tile, int32_t first, int32_t count) {
+    for (int64_t r = 0; r < tile.rows; ++r) {
+        const int32_t from = tile.first[r] - first, to = tile.end[r] - first;
+        const int32_t low = from > 0 ? from : 0, high = to < count ? to : count;
+        tile.low[r] = low < high ? low : 0;
+        tile.high[r] = low < high ? high : 0;
+    }
+    KeyRange seeing{0, tile.rows};
+    while (seeing.first < seeing.end && tile.high[seeing.first] == 0) ++seeing.first;
+    while (seeing.first < seeing.end && tile.high[seeing.end - 1] == 0) --seeing.end;
+    return seeing;
 }
 
 }  // namespace
 
-void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, bool negative,
-                 int32_t limit) {
+void add_queries(Tile& tile, int64_t dtype, const void* queries, int64_t count, int64_t step, KeyRange keys) {
     switch (dtype) {
-        case OST_F16: return add_typed(tile, static_cast<const f16*>(queries), count, step, negative, limit);
-        case OST_BF16: return add_typed(tile, static_cast<const bf16*>(queries), count, step, negative, limit);
-        default: return add_typed(tile, static_cast<const float*>(queries), count, step, negative, limit);
+        case OST_F16: return add_typed(tile, static_cast<const f16*>(queries), count, step, keys);
+        case OST_BF16: return add_typed(tile, static_cast<const bf16*>(queries), count, step, keys);
+        default: return add_typed(tile, static_cast<const float*>(queries), count, step, keys);
     }
 }
 
 void attend_segment(Tile& tile, const KeyRows& rows, int64_t begin, int64_t end) {
     const TileShape& shape = tile.shape;
-    for (int64_t r = 0; r < tile.rows; ++r) tile.maximum[r] = -kInfinity;
-    for (int64_t i = 0; i < tile.rows * VW; i += VW) store(tile.sums + i, zero());
-    for (int64_t i = 0; i < tile.rows * shape.stride; i += VW) store(tile.output + i, zero());
+    int64_t least = end;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+        tile.maximum[r] = -kInfinity;
+        least = smaller(least, tile.first[r]);
+    }
+    std::memset(tile.sums, 0, static_cast<size_t>(tile.rows * VW) * sizeof *tile.sums);
+    std::memset(tile.output, 0, static_cast<size_t>(tile.rows * shape.stride) * sizeof *tile.output);
+    begin += larger(0, least - begin) / shape.chunk * shape.chunk;
     const int64_t bytes = shape.width * (rows.dtype == OST_F32 ? 4 : 2);
     Chunk chunks[2];
     Chunk* now = &chunks[0];
     Chunk* next = &chunks[1];
-    now->count = smaller(shape.chunk, end - begin);
-    locate(rows, begin, now->count, now->keys, now->values);
+    locate(rows, begin, smaller(shape.chunk, end - begin), *now);
     for (int64_t first = begin; first < end; first += shape.chunk) {
-        next->count = larger(0, smaller(shape.chunk, end - first - shape.chunk));
-        if (next->count > 0) locate(rows, first + shape.chunk, next->count, next->keys, next->values);
-        // Rows of a causal tile have ascending limits: those that see nothing here are at its top.
-        int64_t row = 0;
-        while (row < tile.rows && tile.limit[row] <= first) ++row;
-        for (int64_t r = row; r < tile.rows; ++r) {
-            tile.visible[r] = static_cast<int32_t>(smaller(now->count, larger(0, tile.limit[r] - first)));
-        }
+        locate(rows, first + shape.chunk, smaller(shape.chunk, end - first - shape.chunk), *next);
         Stream values_now(now->values, now->count, bytes);
         Stream keys_next(next->keys, next->count, bytes);
-        pack_keys(tile, *now, rows.dtype, values_now);
-        const int64_t vectors = ceil_div(now->count, VW);
-        for_tiles(row, tile.rows, [&](int64_t r, int64_t n) {
-            Product p{};
-            p.a = tile.query + r * shape.stride;
-            p.a_stride = shape.stride;
-            p.b = tile.keys;
-            p.b_stride = shape.chunk;
-            p.c = tile.weight + r * shape.chunk;
-            p.c_stride = shape.chunk;
-            p.depth = shape.width;
-            p.block = kDotBlock;
-            p.stream = &keys_next;
-            multiply_rows(n, vectors, p);
-        });
-        softmax_chunk(tile, row);
-        int64_t value_stride = 0;
-        const float* values = pack_values(tile, *now, rows.dtype, value_stride);
-        add_values(tile, row, values, value_stride, keys_next);
+        const KeyRange seeing = look_at(tile, static_cast<int32_t>(first), static_cast<int32_t>(now->count));
+        if (seeing.first < seeing.end) {
+            int64_t least_low = now->count;
+            for (int64_t r = seeing.first; r < seeing.end; ++r) least_low = smaller(least_low, tile.low[r]);
+            const int64_t column = least_low / VW * VW;
+            pack_keys(tile, *now, column, rows.dtype, values_now);
+            for_tiles(seeing.first, seeing.end, [&](int64_t r, int64_t n) {
+                Product p{};
+                p.a = tile.query + r * shape.stride;
+                p.a_stride = shape.stride;
+                p.b = tile.keys + column;
+                p.b_stride = shape.chunk;
+                p.c = tile.weight + r * shape.chunk + column;
+                p.c_stride = shape.chunk;
+                p.depth = shape.width;
+                p.block = kDotBlock;
+                p.stream = &keys_next;
+                multiply_rows(n, ceil_div(now->count - column, VW), p);
+            });
+            softmax_chunk(tile, seeing.first, seeing.end);
+            Values values{nullptr, 0, &keys_next};
+            values.rows = pack_values(tile, *now, column, rows.dtype, values.stride);
+            for_tiles(seeing.first, seeing.end, [&](int64_t r, int64_t n) { add_values(tile, values, r, n); });
+        }
         Chunk* const done = now;
         now = next;
         next = done;
@@ -309,23 +290,31 @@ void fold_row(float& maximum, float& sum, float* total, float later_maximum, flo
     for (int64_t d = 0; d < stride; d += VW) store(total + d, fma(load(total + d), keep, load(later + d) * add));
 }
 
-void attend(Tile& tile, const KeyRows& rows, int64_t end) {
-    for (int64_t begin = 0; begin < end; begin += kSegmentKeys) {
-        attend_segment(tile, rows, begin, smaller(end, begin + kSegmentKeys));
-        if (begin == 0) {
+void attend(Tile& tile, const KeyRows& rows) {
+    int64_t least = tile.first[0], most = tile.end[0];
+    for (int64_t r = 1; r < tile.rows; ++r) {
+        least = smaller(least, tile.first[r]);
+        most = larger(most, tile.end[r]);
+    }
+    const int64_t start = least / kSegmentKeys * kSegmentKeys;
+    for (int64_t begin = start; begin < most; begin += kSegmentKeys) {
+        attend_segment(tile, rows, begin, smaller(most, begin + kSegmentKeys));
+        if (begin == start) {
             float* const output = tile.output;
             tile.output = tile.total;
             tile.total = output;
-            for (int64_t r = 0; r < tile.rows; ++r) {
-                tile.folded_maximum[r] = tile.maximum[r];
-                tile.folded_sum[r] = tile.sum[r];
-            }
-            continue;
         }
         for (int64_t r = 0; r < tile.rows; ++r) {
-            if (tile.limit[r] <= begin) continue;
-            fold_row(tile.folded_maximum[r], tile.folded_sum[r], tile.total + r * tile.shape.stride, tile.maximum[r],
-                     tile.sum[r], tile.output + r * tile.shape.stride, tile.shape.stride);
+            float* total = tile.total + r * tile.shape.stride;
+            const float* output = tile.output + r * tile.shape.stride;
+            if (begin == start || tile.first[r] >= begin) {  // nothing before it: not even a sum with zeros
+                if (begin != start) std::memcpy(total, output, static_cast<size_t>(tile.shape.stride) * sizeof *total);
+                tile.folded_maximum[r] = tile.maximum[r];
+                tile.folded_sum[r] = tile.sum[r];
+            } else if (tile.end[r] > begin) {
+                fold_row(tile.folded_maximum[r], tile.folded_sum[r], total, tile.maximum[r], tile.sum[r], output,
+                         tile.shape.stride);
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 // rounded once. A result may be stored over an input: each vector is read before it is written.
 #include "elementwise.h"
 
+#include "gelu.h"
+
 namespace ost::OST_UNIT {
 
 namespace {
@@ -13,8 +15,8 @@ OST_INLINE void map_one(const X* x, Y* y, int64_t begin, int64_t end, const F& f
     for (; i + VW <= end; i += VW) store(y + i, f(load(x + i)));
     if (i < end) store_n(y + i, f(load_n(x + i, static_cast<int>(end - i))), static_cast<int>(end - i));
 }
-template <class X, class Y, class F>
-OST_INLINE void map_two(const X* a, const X* b, Y* y, int64_t begin, int64_t end, const F& f) {
+template <class A, class B, class Y, class F>
+OST_INLINE void map_two(const A* a, const B* b, Y* y, int64_t begin, int64_t end, const F& f) {
     int64_t i = begin;
     for (; i + VW <= end; i += VW) store(y + i, f(load(a + i), load(b + i)));
     if (i < end) {
@@ -25,18 +27,21 @@ OST_INLINE void map_two(const X* a, const X* b, Y* y, int64_t begin, int64_t end
 
 // Operands x, count?, y; rows and width in params 0 and 1.
 template <class F>
-OST_INLINE void unary(const Call& call, int64_t dtype, double nanoseconds, const F& f) {
+OST_INLINE void unary(const Call& call, int64_t dtype, int64_t y_dtype, double nanoseconds, const F& f) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const int64_t rows = valid_rows(call, 1, capacity);
     if (empty(call, rows, width)) return;
     with_float_dtype(call, dtype, [&](auto type) {
-        using T = decltype(type);
-        const int64_t count = area(capacity, width);
-        if (!covers(call, 0, count, sizeof(T)) || !covers(call, 2, count, sizeof(T))) return;
-        const T* x = call.pointer<const T>(0);
-        T* y = call.pointer<T>(2);
-        for_elements(call, rows * width, nanoseconds,
-                     [=](int64_t begin, int64_t end) { map_one(x, y, begin, end, f); });
+        with_float_dtype(call, y_dtype, [&](auto y_type) {
+            using X = decltype(type);
+            using Y = decltype(y_type);
+            const int64_t count = area(capacity, width);
+            if (!covers(call, 0, count, sizeof(X)) || !covers(call, 2, count, sizeof(Y))) return;
+            const X* x = call.pointer<const X>(0);
+            Y* y = call.pointer<Y>(2);
+            for_elements(call, rows * width, nanoseconds,
+                         [=](int64_t begin, int64_t end) { map_one(x, y, begin, end, f); });
+        });
     });
 }
 
@@ -65,12 +70,67 @@ OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double 
 }
 
 void silu_kernel(const Call& call) {
-    unary(call, call.integer(2), kExponentialNanoseconds, [](vf x) { return silu(x); });
+    const int64_t dtype = call.integer(2);
+    unary(call, dtype, dtype, kExponentialNanoseconds, [](vf x) { return silu(x); });
+}
+
+void tanh_kernel(const Call& call) {
+    const int64_t dtype = call.integer(2);
+    unary(call, dtype, dtype, kExponentialNanoseconds, [](vf x) { return tanh(x); });
+}
+
+// Param 4: 0 for the exact form, 1 for the approximation by tanh.
+void gelu_kernel(const Call& call) {
+    const int64_t dtype = call.integer(2), y_dtype = call.integer(3), form = call.integer(4);
+    switch (form) {
+        case 0: return unary(call, dtype, y_dtype, 2 * kExponentialNanoseconds, [](vf x) { return gelu(x); });
+        case 1: return unary(call, dtype, y_dtype, kExponentialNanoseconds, [](vf x) { return gelu_tanh(x); });
+        default: return report(call, OST_INVALID_ARGUMENT);
+    }
 }
 
 void scale(const Call& call) {
     const auto factor = static_cast<float>(call.real(2));
-    unary(call, call.integer(3), kStreamNanoseconds, [factor](vf x) { return x * splat(factor); });
+    const int64_t dtype = call.integer(3);
+    unary(call, dtype, dtype, kStreamNanoseconds, [factor](vf x) { return x * splat(factor); });
+}
+
+// Operand 0 only gives the shape and is not read.
+void fill(const Call& call) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const int64_t rows = valid_rows(call, 1, capacity);
+    if (empty(call, rows, width)) return;
+    with_float_dtype(call, call.integer(3), [&](auto type) {
+        using T = decltype(type);
+        if (!covers(call, 2, area(capacity, width), sizeof(T))) return;
+        const T value = narrowed<T>(static_cast<float>(call.real(2)));
+        T* y = call.pointer<T>(2);
+        for_elements(call, rows * width, kStreamNanoseconds, [=](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) y[i] = value;
+        });
+    });
+}
+
+// Operands x, bias (float32, one a column), count?, y.
+void add_bias(const Call& call) {
+    const int64_t capacity = call.integer(0), width = call.integer(1);
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, width)) return;
+    with_float_dtype(call, call.integer(2), [&](auto type) {
+        using T = decltype(type);
+        const int64_t count = area(capacity, width);
+        if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, width, 4) || !covers(call, 3, count, sizeof(T))) {
+            return;
+        }
+        const T* x = call.pointer<const T>(0);
+        const float* bias = call.pointer<const float>(1);
+        T* y = call.pointer<T>(3);
+        for_rows(call, rows, kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                map_two(x + row * width, bias, y + row * width, 0, width, [](vf a, vf b) { return a + b; });
+            }
+        });
+    });
 }
 
 void swiglu(const Call& call) {
@@ -91,10 +151,15 @@ constexpr KernelEntry entries[] = {
     {"swiglu", swiglu, 4, 4, 1u << 2},
     {"add", add, 4, 3, 1u << 2},
     {"mul", mul, 4, 3, 1u << 2},
+    {"tanh", tanh_kernel, 3, 3, 1u << 1},
+    {"gelu", gelu_kernel, 3, 5, 1u << 1},
     {"scale", scale, 3, 4, 1u << 1},
+    {"fill", fill, 3, 4, 1u << 1},
+    {"add_bias", add_bias, 4, 3, 1u << 2},
     {"cast", cast, 3, 4, 1u << 1},
     {"copy", copy, 2, 14, 0},
     {"gather_rows", gather_rows, 4, 4, 1u << 2},
+    {"concat", concat, 10, 10, (0x3fu << 2) | (1u << 8)},
 };
 
 }  // namespace

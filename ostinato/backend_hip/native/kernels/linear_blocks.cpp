@@ -1,7 +1,8 @@
 // Many rows of x: the time goes into multiply-adds. A unit of work is a block of rows and a group of panels. Chunk by
 // chunk along K, the rows are copied to the worker's scratch as floats (or bf16 pairs) at a stride that no cache set
 // dislikes; each panel's chunk is decoded beside them where its format needs it, and tiles of rows run over it from
-// the nearest caches. Sums wait in scratch until K is done, so an output is written once, in its own type.
+// the nearest caches. Sums wait in scratch until K is done, so an output is written once, in its own type; where K is
+// one chunk they do not wait, and a unit takes so many panels that its rows are copied once for most of them.
 #include "linear_problem.h"
 
 namespace ost::OST_UNIT {
@@ -11,16 +12,23 @@ namespace {
 constexpr int kTileRows = VW == 16 ? 12 : 6;
 constexpr int kTileVectors = 2;
 constexpr int64_t kBlockRows = 132;
-constexpr int64_t kGroup = 8;  // panels, at most
+
+// Panels of a unit, at most: where their sums wait beside a staged panel, where they wait alone, and where none waits.
+constexpr int64_t kGroupStaged = 8;
+constexpr int64_t kGroupWaiting = 14;
+constexpr int64_t kGroup = 64;
 
 constexpr int64_t kStageAhead = 1024;  // bytes: a panel's chunk mostly waits in a nearby cache already
 constexpr int64_t kStageBytes = kChunk / kQuantBlock * StagedBlocks<true>::kBlockBytes;
-constexpr int64_t kTotalsBytes = kBlockRows * kGroup * kLanes * 4;
 // X elements between two rows in scratch: 33 or 17 cache lines, an odd number. Past the chunk, a row keeps the sums of
 // its blocks.
 template <class T>
 constexpr int kStride = kChunk / T::kPerX + kChunk / kQuantBlock;
-static_assert(kBlockRows * kStride<PanelF32> * 4 + kStageBytes + kTotalsBytes <= int64_t{kWorkerScratchBytes},
+constexpr int64_t scratch_bytes(int64_t stage, int64_t panels) {
+    return stage + kBlockRows * (kStride<PanelF32> + panels * kLanes) * 4;
+}
+static_assert(scratch_bytes(kStageBytes, kGroupStaged) <= int64_t{kWorkerScratchBytes} &&
+                  scratch_bytes(0, kGroupWaiting) <= int64_t{kWorkerScratchBytes},
               "a unit of work fits the scratch");
 
 // Decodes `count` values of k of one panel to what tiles of format T read.
@@ -119,6 +127,7 @@ struct Split {
 Split choose_split(const LinearProblem& p, bool staged) {
     const int64_t threads = p.pool->threads();
     const int64_t fewest = ceil_div(p.rows, kBlockRows);
+    const int64_t most = p.k <= kChunk ? kGroup : staged ? kGroupStaged : kGroupWaiting;
     const double decode_cost = staged ? 6.0 : 1.0;  // of a panel, in rows
     const double copy_cost = 0.12;                  // of a row of x, in panels
     Split best = {0, 0, 0, 0};
@@ -126,7 +135,8 @@ Split choose_split(const LinearProblem& p, bool staged) {
     for (int64_t blocks = fewest; blocks <= fewest * 4; blocks += fewest) {
         const int64_t tiles = ceil_div(ceil_div(p.rows, blocks), kTileRows);
         const int64_t block_rows = smaller(tiles * kTileRows, kBlockRows);
-        for (int64_t group = kGroup; group >= 1; group /= 2) {
+        for (int64_t groups = ceil_div(p.panels, most); groups <= p.panels; groups *= 2) {
+            const int64_t group = ceil_div(p.panels, groups);
             const Split split = {block_rows, ceil_div(p.rows, block_rows), group, ceil_div(p.panels, group)};
             const double rows = static_cast<double>(smaller(block_rows, p.rows));
             const double panels = static_cast<double>(smaller(group, p.panels));
@@ -149,26 +159,29 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
     const int64_t rows = smaller(split.block_rows, p.rows - row);
     const int64_t panel = unit % split.groups * split.group;
     const int64_t panels = smaller(split.group, p.panels - panel);
-    auto* totals = reinterpret_cast<float*>(scratch + kStageBytes);
-    auto* x = reinterpret_cast<X*>(scratch + kStageBytes + kTotalsBytes);
-    const int64_t totals_stride = panels * kLanes;
+    constexpr bool kStaged = !Same<W, T>::value;
+    auto* x = reinterpret_cast<X*>(scratch + (kStaged ? kStageBytes : 0));
+    auto* totals = reinterpret_cast<float*>(x + kBlockRows * kStride<T>);
+    const bool waits = p.k > kChunk;
+    const int64_t totals_stride = waits ? panels * kLanes : kLanes;
     const int tiles = static_cast<int>(ceil_div(rows, kTileRows));
 
     int64_t k = 0;
     do {
         const int64_t count = smaller(kChunk, p.k - k);
+        const bool last_chunk = k + kChunk >= p.k;
         stage_x(p, row, rows, k, count, x, kStride<T>);
         if constexpr (W::kMinimum) arrange_x<W>(x, rows, count);
         for (int64_t i = 0; i < panels; ++i) {
             const char* start = p.weights + (panel + i) * p.panel_bytes;
             TileWeights weights = {panel_at<W>(start, k), 0, nullptr, 0};
-            if constexpr (!Same<W, T>::value) {
+            if constexpr (kStaged) {
                 stage_panel<W, T>(weights.panel, count, scratch);
                 weights.panel = scratch;
             }
             const bool last_panel = i + 1 == panels;
             const int64_t blocks = larger(1, count / (T::kBlock * T::kPerX));
-            if (!last_panel || k + kChunk < p.k) {
+            if (!last_panel || !last_chunk) {
                 weights.next = last_panel ? panel_at<W>(p.weights + panel * p.panel_bytes, k + kChunk)
                                           : panel_at<W>(start + p.panel_bytes, k);
                 weights.next_lines = ceil_div(count / (W::kBlock * W::kPerX) * W::kBlockBytes / 64, tiles * blocks);
@@ -179,20 +192,17 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
                 const X* first = x + done * kStride<T>;
                 TileX<X> part = {first, kStride<T>, nullptr, kStride<T>};
                 if constexpr (W::kMinimum) part.sums = first + kChunk;
-                tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, part, ceil_div(count, T::kPerX),
-                                        totals + done * totals_stride + i * kLanes, totals_stride, k > 0);
+                if (last_chunk) fetch_results(p, panel + i, row + done, next - done);
+                float* sums = waits ? totals + done * totals_stride + i * kLanes : totals;
+                tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, part, ceil_div(count, T::kPerX), sums,
+                                        totals_stride, k > 0);
+                if (last_chunk) finish_rows(p, panel + i, row + done, next - done, sums, totals_stride);
                 done = next;
                 weights.next += blocks * weights.next_lines * 64;
             }
         }
         k += kChunk;
     } while (k < p.k);
-
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < panels; ++i) {
-            finish_row(p, panel + i, row + r, totals + r * totals_stride + i * kLanes);
-        }
-    }
 }
 
 template <class W, class T>

@@ -1,4 +1,5 @@
-// Kernels that move elements without looking at them: a strided read into a contiguous result, and rows by index.
+// Kernels that move elements without looking at them: a strided read into a contiguous result, rows by
+// index, and tensors joined along an axis.
 #include "elementwise.h"
 
 namespace ost::OST_UNIT {
@@ -69,6 +70,8 @@ void copy_typed(const Call& call, const Strided& s, int64_t elements) {
 struct Bytes16 {
     uint64_t halves[2];
 };
+
+constexpr uint32_t kParts = 8;  // most operands of a concat
 
 }  // namespace
 
@@ -141,6 +144,34 @@ void gather_rows(const Call& call) {
             }
             std::memset(y + row * bytes, 0, static_cast<size_t>(bytes));
             if (from != -1) report(*outer, OST_OUT_OF_RANGE);
+        }
+    });
+}
+
+// Operands: up to eight parts, count?, y. Each of the rows of work holds `outer` runs; param 2 + i is the bytes of a
+// run that part i gives, 0 where it is absent.
+void concat(const Call& call) {
+    const int64_t capacity = call.integer(0), outer = call.integer(1);
+    const int64_t rows = valid_rows(call, kParts, capacity);
+    if (empty(call, rows, outer)) return;
+    const int64_t runs = area(capacity, outer);
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < kParts; ++i) {
+        bytes = plus(bytes, call.integer(2 + i));
+        if (!covers(call, i, runs, call.integer(2 + i))) return;
+    }
+    if (!covers(call, kParts + 1, runs, bytes)) return;
+    const Call* const outside = &call;
+    const double cost = kStreamNanoseconds * static_cast<double>(bytes) / 4;
+    for_rows(call, rows * outer, cost, [=](int64_t begin, int64_t end) {
+        for (int64_t run = begin; run < end; ++run) {
+            char* to = outside->pointer<char>(kParts + 1) + run * bytes;
+            for (uint32_t i = 0; i < kParts; ++i) {
+                const int64_t size = outside->integer(2 + i);
+                if (size == 0) continue;
+                std::memcpy(to, outside->pointer<const char>(i) + run * size, static_cast<size_t>(size));
+                to += size;
+            }
         }
     });
 }

@@ -8,6 +8,7 @@
 namespace ost::OST_UNIT {
 
 KernelTable linear_kernels();
+KernelTable matmul_kernels();
 KernelTable pack_kernels();
 KernelTable embedding_kernels();
 KernelTable attention_kernels();
@@ -15,14 +16,15 @@ KernelTable norm_kernels();
 KernelTable rotary_kernels();
 KernelTable elementwise_kernels();
 KernelTable cache_kernels();
+KernelTable reduce_kernels();
 KernelTable selection_kernels();
 
 KernelUnit kernel_unit();
 
 namespace {
 constexpr KernelFamily families[] = {
-    linear_kernels, pack_kernels,        embedding_kernels, attention_kernels, norm_kernels,
-    rotary_kernels, elementwise_kernels, cache_kernels,     selection_kernels,
+    linear_kernels, matmul_kernels,      pack_kernels,  embedding_kernels, attention_kernels, norm_kernels,
+    rotary_kernels, elementwise_kernels, cache_kernels, reduce_kernels,    selection_kernels,
 };
 }  // namespace
 

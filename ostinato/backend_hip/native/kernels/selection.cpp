@@ -1,4 +1,4 @@
-// Argmax and cross entropy over rows of logits; sampling is in sample.cpp.
+// Argmax and cross entropy over rows of logits; sampling is in sample.cpp, penalties in penalize.cpp.
 #include "selection.h"
 
 #include <math.h>
@@ -117,6 +117,8 @@ namespace {
 constexpr KernelEntry entries[] = {
     {"argmax", argmax, 3, 2, 1u << 1},
     {"sample", sample, 10, 2, 1u << 7},
+    {"penalize", penalize, 10, 3, 1u << 7},
+    {"add_at_tokens", add_at_tokens, 6, 3, 1u << 4},
     {"cross_entropy", cross_entropy, 4, 2, 0},
 };
 }  // namespace

@@ -8,6 +8,8 @@ namespace ost::OST_UNIT {
 void argmax(const Call& call);         // selection.cpp
 void cross_entropy(const Call& call);  // selection.cpp
 void sample(const Call& call);         // sample.cpp
+void penalize(const Call& call);       // penalize.cpp
+void add_at_tokens(const Call& call);  // logit_bias.cpp
 
 // Largest value of a row. `usable` is false when the row holds NaN or +inf, or nothing above -inf.
 struct RowPeak {

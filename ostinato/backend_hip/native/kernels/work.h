@@ -39,6 +39,20 @@ OST_INLINE void for_elements(const Call& call, int64_t count, double nanoseconds
              [&](int64_t begin, int64_t end) { f(begin * block, smaller(count, end * block)); });
 }
 
+// The first n lanes; nearly always all of them.
+template <class T>
+OST_INLINE vf load_lanes(const T* p, int n) {
+    return n == VW ? load(p) : load_n(p, n);
+}
+template <class T>
+OST_INLINE void store_lanes(T* p, vf x, int n) {
+    if (n == VW) {
+        store(p, x);
+    } else {
+        store_n(p, x, n);
+    }
+}
+
 // Lanes [0, n) keep x, the others become `other`.
 OST_INLINE vf keep_first(vf x, int64_t n, vf other) {
     alignas(64) static constexpr int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -1,0 +1,141 @@
+"""Batched products of activations: shapes around the edges of blocks, dtypes, counts, and a row's bits in any company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backend_hip.kernel_harness import (
+    BF16,
+    F32,
+    FLOATS,
+    INVALID,
+    NUMBER,
+    Array,
+    assert_near,
+    bits,
+    counter,
+    each_float,
+    each_unit,
+    is_poison,
+    launch,
+    poison,
+    wide,
+)
+
+
+def matmul(
+    unit: str,
+    a: Array,
+    b: Array,
+    *,
+    turned: tuple[bool, bool] = (False, False),
+    scale: float = 1.0,
+    y_dtype: np.dtype[Any] | None = None,
+    count: int | None = None,
+    status: int = 0,
+) -> Array:
+    """a [E, J, M, K] and b [E, J, K, N], each stored the other way round where it is `turned`; or two matrices, whose count is of rows."""
+    entries, each = a.shape[:2] if a.ndim == 4 else (1, 1)
+    m, k = a.shape[:-3:-1] if turned[0] else a.shape[-2:]
+    n = b.shape[-2 if turned[1] else -1]
+    target = y_dtype or a.dtype
+    params = [entries, each, m, k, n, *map(int, turned), scale, NUMBER[a.dtype], NUMBER[target], int(a.ndim == 2)]
+    y = poison((*a.shape[:-2], m, n), target)
+    return launch(unit, "matmul", [a, b, counter(count), y], params, writes=[3], status=status)[0]
+
+
+def draw(rng: np.random.Generator, *shape: int, dtype: np.dtype[Any] = F32) -> Array:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def turn(x: Array) -> Array:
+    return np.ascontiguousarray(x.swapaxes(-1, -2))
+
+
+@each_unit
+@pytest.mark.parametrize(
+    "size", [(1, 1, 1), (97, 127, 65), (96, 128, 64), (95, 129, 63), (5, 400, 3), (193, 3, 300)], ids=str
+)
+def test_sizes_around_blocks(unit: str, size: tuple[int, int, int], rng: np.random.Generator) -> None:
+    m, k, n = size
+    a, b = draw(rng, m, k), draw(rng, k, n)
+    expected = wide(a) @ wide(b)
+    y = matmul(unit, a, b)
+    assert_near(y, expected, atol=2e-6 * k**0.5, rtol=2e-6)
+    for turned in ((True, False), (False, True), (True, True)):  # other copies of the same numbers: the same bits
+        other = matmul(unit, turn(a) if turned[0] else a, turn(b) if turned[1] else b, turned=turned)
+        assert np.array_equal(bits(other), bits(y))
+
+
+@each_unit
+@each_float
+def test_dtypes_and_scale(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    a, b = draw(rng, 2, 3, 17, 70, dtype=dtype), draw(rng, 2, 3, 70, 33, dtype=dtype)
+    y = matmul(unit, a, b, scale=-0.3, y_dtype=F32)
+    assert_near(y, -0.3 * (wide(a) @ wide(b)), atol=2e-5, rtol=2e-5)
+    for y_dtype in FLOATS:
+        assert np.array_equal(bits(matmul(unit, a, b, scale=-0.3, y_dtype=y_dtype)), bits(y.astype(y_dtype)))
+
+
+@each_unit
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_a_row_has_the_same_bits_in_any_company(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    """Alone, at any place of a matrix, in any batch, for wide and narrow results."""
+    a, b = draw(rng, 3, 1, 200, 300, dtype=dtype), draw(rng, 3, 1, 300, 700, dtype=dtype)
+    y = matmul(unit, a, b)
+    for entry, row in ((0, 0), (1, 95), (1, 96), (2, 199)):
+        alone = matmul(unit, a[entry, 0, row : row + 1].copy(), b[entry, 0])
+        assert np.array_equal(bits(alone[0]), bits(y[entry, 0, row]))
+        narrow = matmul(unit, a[entry, 0, row : row + 5].copy(), b[entry, 0, :, 650:].copy())
+        assert np.array_equal(bits(narrow[0]), bits(y[entry, 0, row, 650:]))
+
+
+@each_unit
+def test_counts_of_rows_and_of_batches(unit: str, rng: np.random.Generator) -> None:
+    a, b = draw(rng, 7, 20), draw(rng, 20, 9)
+    whole = matmul(unit, a, b)
+    a[4:] = np.nan
+    y = matmul(unit, a, b, count=4)
+    assert np.array_equal(bits(y[:4]), bits(whole[:4]))
+    assert is_poison(y[4:])
+    left, right = draw(rng, 3, 2, 4, 5), draw(rng, 3, 2, 5, 6)
+    whole = matmul(unit, left, right)
+    y = matmul(unit, left, right, count=2)
+    assert np.array_equal(bits(y[:2]), bits(whole[:2]))
+    assert is_poison(y[2:])
+    assert is_poison(matmul(unit, left, right, count=0))
+
+
+@each_unit
+def test_empty_sizes(unit: str) -> None:
+    assert not matmul(unit, np.zeros((3, 0), F32), np.zeros((0, 70), F32)).any()
+    assert matmul(unit, np.zeros((0, 3), F32), np.zeros((3, 4), F32)).size == 0
+    assert matmul(unit, np.zeros((4, 3), F32), np.zeros((3, 0), F32)).size == 0
+    assert matmul(unit, np.zeros((0, 2, 4, 3), F32), np.zeros((0, 2, 3, 5), F32)).size == 0
+
+
+@each_unit
+def test_what_is_not_finite_stays_in_its_row_and_column(unit: str, rng: np.random.Generator) -> None:
+    a, b = draw(rng, 20, 40), draw(rng, 40, 70)
+    a[3, 5], b[7, 66] = np.nan, np.inf
+    y = matmul(unit, a, b)
+    assert np.isnan(y[3]).all()
+    finite = np.isfinite(np.delete(y, 3, 0))
+    assert finite[:, :66].all()
+    assert not finite[:, 66].any()
+    assert finite[:, 67:].all()
+
+
+@each_unit
+def test_refusals(unit: str) -> None:
+    a, b = np.zeros((4, 5), F32), np.zeros((5, 6), F32)
+    for dtype in (3, 5, 16, -1):
+        params = [1, 1, 4, 5, 6, 0, 0, 1.0, dtype, 0, 1]
+        operands = [a, b, None, poison((4, 6), F32)]
+        assert is_poison(launch(unit, "matmul", operands, params, writes=[3], status=INVALID)[0])
+    short = [a, b[:4].copy(), None, poison((4, 6), F32)]
+    params = [1, 1, 4, 5, 6, 0, 0, 1.0, 0, 0, 1]
+    assert is_poison(launch(unit, "matmul", short, params, writes=[3], status=INVALID)[0])
