@@ -110,9 +110,11 @@ def render(
     except ChatTemplateError:
         raise
     except SecurityError as error:
-        raise ChatTemplateError(f"the chat template tried something that is not allowed: {error}") from error
+        raise ChatTemplateError(
+            f"the chat template tried something that is not allowed: {error}", hint="use a raw prompt"
+        ) from error
     except jinja2.TemplateSyntaxError as error:
-        raise ChatTemplateError(f"the chat template does not parse: {error}") from error
+        raise ChatTemplateError(f"the chat template does not parse: {error}", hint="use a raw prompt") from error
     except Exception as error:  # a template is a program: any operation in it may fail in any way
         raise ChatTemplateError(
             f"the chat template failed: {type(error).__name__}: {error}",
@@ -121,7 +123,9 @@ def render(
 
 
 def _refuse(message: str) -> NoReturn:
-    raise ChatTemplateError(f"the chat template refuses these messages: {message}")
+    raise ChatTemplateError(
+        f"the chat template refuses these messages: {message}", hint="check the roles and their order"
+    )
 
 
 def _to_json(

@@ -1,17 +1,20 @@
 """A loaded model and the graphs it is traced into.
 
-Two entries exist for a decoder. `forward` is dense over whole sequences [B,T] and keeps no state: for study, export and training. `step` is token-packed over
-a block-table cache: prefill, chunks, decode and mixed batches are one graph that differs only in its dimensions, and it is what runs.
+Two entries exist for a decoder (that of an encoder is in `embed.py`). `forward` is dense over whole sequences [B,T] and keeps no state: for study, export
+and training. `step` is token-packed over a block-table cache: prefill, chunks, decode and mixed batches are one graph that differs only in its dimensions,
+and it is what runs.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
-from ostinato.frontend.checkpoints import EMBEDDING, Checkpoint, ModelConfig, open_checkpoint
+from ostinato.frontend.checkpoints import Checkpoint, ModelConfig, open_checkpoint
+from ostinato.frontend.choose import choose_token
 from ostinato.frontend.family import Family
 from ostinato.frontend.layers import Attend, ModelInputs, Weights
 from ostinato.frontend.models import FAMILIES
@@ -21,11 +24,11 @@ from ostinato.ir.errors import ConfigError, WeightsError
 from ostinato.ir.graph import Graph
 from ostinato.ir.types import Dim, DType, TensorType
 
-__all__ = ["PRECISIONS", "CacheShape", "Model", "load", "trace_forward", "trace_step"]
+__all__ = ["MAX_ROWS", "MAX_TOKENS", "PRECISIONS", "CacheShape", "Model", "load", "trace_forward", "trace_step"]
 
 PRECISIONS = ("auto", "f32", "bf16")
-_MAX_TOKENS = 1 << 20
-_MAX_ROWS = 1 << 16
+MAX_TOKENS = 1 << 20
+MAX_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,30 @@ class Model:
         return self.checkpoint.config
 
     def precision(self, requested: str) -> str:
-        """ "f32" or "bf16". "auto" is bf16 for a checkpoint whose matrices are bfloat16 and f32 for all others; raises `ConfigError` otherwise."""
+        """ "f32" or "bf16". "auto" is bf16 for a checkpoint whose largest matrix is bfloat16 and f32 for all others; raises `ConfigError` otherwise."""
         if requested not in PRECISIONS:
             raise ConfigError(f"precision {requested!r} is unknown", hint=f"use one of {', '.join(PRECISIONS)}")
-        embed = self.checkpoint.tensors.get(EMBEDDING)
-        if requested == "auto":
-            return "bf16" if embed is not None and embed.dtype is DType.BF16 else "f32"
-        return requested
+        if requested != "auto":
+            return requested
+        matrices = [tensor for tensor in self.checkpoint.tensors.values() if len(tensor.shape) == 2]
+        largest = max(matrices, key=lambda tensor: math.prod(tensor.shape), default=None)
+        return "bf16" if largest is not None and largest.dtype is DType.BF16 else "f32"
+
+    def weights(self, builder: GraphBuilder, precision: str) -> Weights:
+        """The checkpoint's tensors as weights of a graph. Float matrices become the explicit precision; "auto" keeps the checkpoint's dtypes."""
+        explicit = DType.parse(self.precision(precision))
+        return Weights(builder, self.checkpoint.tensors, None if precision == "auto" else explicit)
+
+    def check_all_used(self, weights: Weights) -> None:
+        """Strict loading: raises `WeightsError` for a tensor that the model does not use, which is never ignored."""
+        unused = sorted(set(self.checkpoint.tensors) - weights.used)
+        if unused:
+            shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
+            raise WeightsError(
+                f"the checkpoint has {len(unused)} tensors that {self.config.architecture} does not use: {shown}",
+                node=str(self.checkpoint.path),
+                hint="the checkpoint is of another family or a variant (QK norm, adapters) that is not supported",
+            )
 
 
 def load(path: str | os.PathLike[str], families: Sequence[Family] = FAMILIES) -> Model:
@@ -89,36 +109,47 @@ def _logits(
     position: Tensor,
     attend: Attend,
     last: Tensor | None,
+    rotary_length: Tensor | None,
 ) -> Tensor:
-    """The family's logits over every token, or over the rows at `last`. Float matrices become the explicit precision; "auto" keeps the checkpoint's."""
-    explicit = DType.parse(model.precision(precision))
-    weights = Weights(builder, model.checkpoint.tensors, None if precision == "auto" else explicit)
+    """The family's logits over every token, or over the rows at `last`; raises `ConfigError` for an encoder."""
+    function = model.family.function
+    if function is None:
+        raise ConfigError(
+            f"{model.family.name} is a family of encoders: it gives embeddings, not logits",
+            node=str(model.checkpoint.path),
+            hint='use ostinato.Embedder, ostinato.compile_encoder, or the entry "embed"',
+        )
+    weights = model.weights(builder, precision)
 
     def select(x: Tensor) -> Tensor:
         return x if last is None else F.gather_rows(x, last, name="last_hidden")
 
-    logits = model.family.function(ModelInputs(builder, model.config, weights, ids, position, attend, select))
-    _check_all_used(model, weights)
+    inputs = ModelInputs(builder, model.config, weights, ids, position, attend, select, rotary_length)
+    logits = function(inputs)
+    model.check_all_used(weights)
     return logits
 
 
 def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto") -> Graph:
-    """The dense graph: input_ids and position int32 [B,T], and `last` int32 [B] (row of each sequence's
-    last token in the flattened [B*T]) for last-token logits.
+    """The dense graph over whole sequences.
 
-    Output `logits`: float32 [B,V], or [B,T,V] for `logits="all"`.
+    Inputs (int32): input_ids, position [B,T]; for last-token logits `last` [B] (row of each sequence's last token in the flattened [B*T]); where the rotary
+    embedding depends on a length, rotary_length [B,T] (how many tokens each token's sequence has). Output `logits`: float32 [B,V], or [B,T,V] for
+    `logits="all"`.
     """
     builder = GraphBuilder("forward")
-    batch, time = Dim("B", 1, _MAX_ROWS), Dim("T", 1, model.config.max_position_embeddings)
+    batch, time = Dim("B", 1, MAX_ROWS), Dim("T", 1, model.config.context_limit)
     ids = builder.input("input_ids", TensorType((batch, time), DType.I32, ("B", "T")))
     position = builder.input("position", TensorType((batch, time), DType.I32, ("B", "T")))
+    length = builder.input("rotary_length", position.type) if model.config.depends_on_length else None
     last = builder.input("last", TensorType((batch,), DType.I32, ("B",))) if _wants_last(logits) else None
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         del layer
-        return F.attention_causal(q, k, v, scale=model.config.head_dim**-0.5, name="attention")
+        scale = model.config.score_scale
+        return F.attention_causal(q, k, v, scale=scale, window=window, soft_cap=soft_cap, name="attention")
 
-    return builder.finish((_logits(model, builder, precision, ids, position, attend, last),))
+    return builder.finish((_logits(model, builder, precision, ids, position, attend, last, length),))
 
 
 def trace_step(
@@ -127,12 +158,13 @@ def trace_step(
     """The packed graph over N tokens of up to R rows.
 
     Inputs (int32): input_ids, row_of_token, position [N]; block_table [R,W]; length [R]; token_count, row_count [1] (how many of N and R are valid); for
-    last-token logits `last` [R] (token index of each wanted row). State: k_cache.<layer>, v_cache.<layer>. Outputs: `logits` float32 [R,V] or [N,V], and with
-    `sampling` the next `token` int32 [R] from temperature, top_p, min_p (float32), top_k, sample_index (int32) and seed (int64), all [R].
+    last-token logits `last` [R] (token index of each wanted row); where the rotary embedding depends on a length, rotary_length [N] (how many tokens each
+    token's row has: the whole prompt for every chunk of it, position + 1 in decode). State: k_cache.<layer>, v_cache.<layer>. Outputs: `logits` float32 [R,V]
+    or [N,V], and with `sampling` the next `token` int32 [R], from the inputs that `choose_token` declares.
     """
     config = model.config
     builder = GraphBuilder("step")
-    tokens, rows = Dim("N", 1, _MAX_TOKENS), Dim("R", 1, _MAX_ROWS)
+    tokens, rows = Dim("N", 1, MAX_TOKENS), Dim("R", 1, MAX_ROWS)
 
     def declare(name: str, shape: tuple[int | Dim, ...], axes: tuple[str, ...], dtype: DType = DType.I32) -> Tensor:
         return builder.input(name, TensorType(shape, dtype, axes))
@@ -142,6 +174,7 @@ def trace_step(
     position = declare("position", (tokens,), ("N",))
     block_table = declare("block_table", (rows, cache.table_width), ("R", "W"))
     length = declare("length", (rows,), ("R",))
+    rotary_length = declare("rotary_length", (tokens,), ("N",)) if config.depends_on_length else None
     builder.extent("N", declare("token_count", (1,), ("",)))
     last = None
     if _wants_last(logits):
@@ -159,7 +192,7 @@ def trace_step(
         for layer in range(config.num_layers)
     ]
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         k_cache, v_cache = F.kv_store(k, v, row_of_token, position, block_table, *caches[layer])
         return F.attention_packed(
             q,
@@ -169,21 +202,15 @@ def trace_step(
             position,
             block_table,
             length,
-            scale=config.head_dim**-0.5,
+            scale=config.score_scale,
+            window=window,
+            soft_cap=soft_cap,
             name="attention",
         )
 
-    outputs = [_logits(model, builder, precision, ids, position, attend, last)]
+    outputs = [_logits(model, builder, precision, ids, position, attend, last, rotary_length)]
     if sampling:
-        chosen = [
-            declare("temperature", (rows,), ("R",), DType.F32),
-            declare("top_k", (rows,), ("R",)),
-            declare("top_p", (rows,), ("R",), DType.F32),
-            declare("min_p", (rows,), ("R",), DType.F32),
-            declare("seed", (rows,), ("R",), DType.I64),
-            declare("sample_index", (rows,), ("R",)),
-        ]
-        outputs.append(F.sample(outputs[0], *chosen, name="token"))
+        outputs.append(choose_token(builder, outputs[0], rows, cache.context))
     return builder.finish(outputs)
 
 
@@ -191,15 +218,3 @@ def _wants_last(logits: str) -> bool:
     if logits not in ("last", "all"):
         raise ConfigError(f"logits={logits!r} is unknown", hint='use "last" or "all"')
     return logits == "last"
-
-
-def _check_all_used(model: Model, weights: Weights) -> None:
-    """Strict loading: a tensor that the model does not use is an error, never ignored."""
-    unused = sorted(set(model.checkpoint.tensors) - weights.used)
-    if unused:
-        shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
-        raise WeightsError(
-            f"the checkpoint has {len(unused)} tensors that {model.config.architecture} does not use: {shown}",
-            node=str(model.checkpoint.path),
-            hint="the checkpoint is of another family or a variant (QK norm, adapters) that is not supported",
-        )

@@ -25,6 +25,9 @@ class CheckpointSource:
     def row_order(self, tensor: str) -> Array | None:
         return self.checkpoint.tensor(tensor).row_order
 
+    def shift(self, tensor: str) -> float:
+        return self.checkpoint.tensor(tensor).shift
+
     def map(self, tensor: str) -> Array:
         return self.checkpoint.map(tensor)
 

@@ -166,7 +166,7 @@ class GraphBuilder:
         self._check_open()
         name = item.value.name
         if name in self._inputs:
-            raise LifecycleError("this input was already declared", node=name)
+            raise LifecycleError("this input was already declared", node=name, hint="give each input a name of its own")
         self._taken.setdefault(name, 0)
         self._inputs[name] = item
         self._tensors[name] = Tensor(self, name, item.value.type)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, gguf_cache
+from ostinato.frontend.checkpoints.rotary import Rotary
 from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import WeightsError
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf
@@ -69,7 +70,7 @@ def test_a_changed_file_is_parsed_again(tmp_path: Path, seed: int) -> None:
     make(tmp_path / "m.gguf", seed, rope_theta=777.0)
     os.utime(tmp_path / "m.gguf", ns=(status.st_atime_ns, status.st_mtime_ns))
     again = opened(tmp_path / "m.gguf")
-    assert (again.header_state, again.config.rope_theta) == ("parsed", 777.0)
+    assert (again.header_state, again.config.rotary) == ("parsed", Rotary(theta=777.0, width=16))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, gguf_checkpoint
 from ostinato.frontend.checkpoints.gguf_checkpoint import huggingface_name, interleaved_rows
+from ostinato.frontend.checkpoints.rotary import Rotary
 from ostinato.frontend.models import FAMILIES
-from ostinato.ir.errors import ConfigError, DTypeError, NotYetAvailable, OstinatoError, WeightsError
+from ostinato.ir.errors import ConfigError, DTypeError, OstinatoError, WeightsError
 from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import Tensors, gguf_name, interleave, random_model, small_config, write_gguf
 from tests.frontend.make_tokenizers import gguf_metadata, train
@@ -140,7 +141,8 @@ def test_configuration_equals_the_one_that_was_converted(
     assert config.architecture == architecture
     assert (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers) == (96, 64, 96, 2)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, changes.get("head_dim", 16))
-    assert (config.rms_norm_eps, config.rope_theta, config.max_position_embeddings) == (1e-5, 5e5, 256)
+    assert (config.norm_eps, config.max_position_embeddings) == (1e-5, 256)
+    assert config.rotary == Rotary(theta=5e5, width=config.head_dim)
     assert config.tie_word_embeddings is changes.get("tie_word_embeddings", False)
     assert (config.attention_bias, config.attention_output_bias) == (qwen or biased, biased and not qwen)
     assert config.mlp_bias is (not qwen and changes.get("mlp_bias", False))
@@ -148,16 +150,16 @@ def test_configuration_equals_the_one_that_was_converted(
 
 
 def test_names_of_other_tensors_are_kept_for_the_strict_load(tmp_path: Path) -> None:
-    assert huggingface_name("blk.3.attn_q_norm.weight") is None
+    assert huggingface_name("blk.3.attn_sinks.weight") is None
     assert huggingface_name("blk.3.token_embd.weight") is None
     assert huggingface_name("attn_q.weight") is None
     assert huggingface_name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
-    raw_file(tmp_path / "m.gguf", "blk.0.attn_q_norm.weight", np.ones(16, dtype=np.float32))
+    raw_file(tmp_path / "m.gguf", "blk.0.attn_sinks.weight", np.ones(16, dtype=np.float32))
     with opened(tmp_path / "m.gguf") as checkpoint:
-        assert "blk.0.attn_q_norm.weight" in checkpoint.tensors
+        assert "blk.0.attn_sinks.weight" in checkpoint.tensors
 
 
-@pytest.mark.parametrize("kind", ["Q5_0", "Q6_K", "Q4_K", "Q2_K"])
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q8_K", "IQ4_XS"])
 def test_unsupported_types_name_tensor_and_type(tmp_path: Path, kind: str) -> None:
     quant = gguf.GGMLQuantizationType[kind]
     block, size = gguf.GGML_QUANT_SIZES[quant]
@@ -169,20 +171,25 @@ def test_unsupported_types_name_tensor_and_type(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     ("keys", "message", "error"),
     [
-        ({"architecture": "gemma"}, "'gemma' is not supported", ConfigError),
+        ({"architecture": "mamba"}, "'mamba' is not supported", ConfigError),
         ({"block_count": None}, "block_count is missing", ConfigError),
         ({"embedding_length": 64.0}, "embedding_length", ConfigError),
         ({"attention.head_count_kv": [4, 2]}, "one integer for all layers", ConfigError),
         ({"llama.attention.head_count_kv": 3}, "4 heads cannot share 3", ConfigError),
         ({"llama.attention.head_count_kv": [4, 2]}, "one integer for all layers", ConfigError),
         ({"llama.rope.dimension_count": 8}, "partial rotary", ConfigError),
-        ({"llama.rope.scaling.type": "yarn"}, "yarn", NotYetAvailable),
-        ({"llama.rope.scale_linear": 4.0}, "linear", NotYetAvailable),
+        ({"llama.rope.scaling.type": "spiral"}, "unknown rotary kind 'spiral'", ConfigError),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 2.0}, "disagree", ConfigError),
+        ({"llama.rope.scaling.type": "longrope"}, "has no rope_factors_short.weight", WeightsError),
         ({"llama.attention.value_length": 8}, "different widths", ConfigError),
-        ({"llama.attention.sliding_window": 4096}, "sliding-window", NotYetAvailable),
+        (
+            {"llama.attention.sliding_window": 8, "llama.attention.sliding_window_pattern": [True] * 2},
+            "2 entries for 1 layers",
+            ConfigError,
+        ),
         ({"expert_count": 8}, "mixture", ConfigError),
         ({"vocab_size": 95}, "vocab_size is 95, token_embd.weight has 96", ConfigError),
-        ({"split.count": 2}, "one of 2 parts", WeightsError),
+        ({"split.count": 2}, "one of 2 parts, and its name does not say", WeightsError),
         ({"tokenizer.ggml.eos_token_id": 96}, "outside the vocabulary", ConfigError),
     ],
 )
@@ -194,10 +201,20 @@ def test_unusable_files_are_refused(tmp_path: Path, keys: dict[str, Any], messag
         opened(tmp_path / "m.gguf")
 
 
-def test_stored_rotary_factors_are_refused(tmp_path: Path) -> None:
-    raw_file(tmp_path / "m.gguf", "rope_freqs.weight", np.ones(8, dtype=np.float32))
-    with pytest.raises(NotYetAvailable, match="llama3"):
-        opened(tmp_path / "m.gguf")
+def test_stored_rotary_divisors_are_part_of_the_configuration(tmp_path: Path) -> None:
+    divisors = np.linspace(1, 4, 8, dtype=np.float32)
+    raw_file(tmp_path / "m.gguf", "rope_freqs.weight", divisors)
+    with opened(tmp_path / "m.gguf") as checkpoint:
+        assert checkpoint.config.rotary == Rotary(width=16, divisors=tuple(divisors.tolist()))
+        assert "rope_freqs.weight" not in checkpoint.tensors
+        assert checkpoint.ignored_tensors == ()
+
+
+def test_a_window_of_the_file_holds_for_all_layers(tmp_path: Path) -> None:
+    window: dict[str, Any] = {"llama.attention.sliding_window": 8}
+    raw_file(tmp_path / "m.gguf", "output_norm.weight", np.ones(64, np.float32), **window)
+    with opened(tmp_path / "m.gguf") as checkpoint:
+        assert checkpoint.config.windows == (8,)
 
 
 def test_query_rows_that_do_not_fit_the_heads_are_refused(tmp_path: Path) -> None:
@@ -302,7 +319,7 @@ def test_the_smollm2_package(tmp_path: Path) -> None:
     with open_checkpoint("smollm2", FAMILIES, cache_directory=tmp_path) as checkpoint:
         assert len(checkpoint.tensors) == 272
         assert checkpoint.config.tie_word_embeddings
-        assert checkpoint.config.parameters == 134_515_008
+        assert checkpoint.parameters == 134_515_008
         assert checkpoint.special_tokens["eos_token"] == "<|im_end|>"
         tokenizer = checkpoint.tokenizer()
     published = {
@@ -319,7 +336,7 @@ def test_the_smollm2_package(tmp_path: Path) -> None:
 
 def test_the_name_table_is_the_public_one() -> None:
     for module, name in gguf_checkpoint.GGUF_NAMES.items():
-        assert gguf_name(f"{name.replace('*', '7')}.weight") == f"{module.replace('*', '7')}.weight"
+        assert gguf_name(f"{name.replace('*', '7')}.weight", "qwen3") == f"{module.replace('*', '7')}.weight"
         assert huggingface_name(f"{module.replace('*', '7')}.bias") == f"{name.replace('*', '7')}.bias"
         assert ("*" in name) == ("*" in module)
         assert huggingface_name(f"{module}.weight") == (None if "*" in module else f"{name}.weight")

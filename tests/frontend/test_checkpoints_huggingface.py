@@ -148,15 +148,6 @@ def test_malformed_index_entries_are_refused(tmp_path: Path, seed: int, entry: d
         open_checkpoint(tmp_path, FAMILIES)
 
 
-def test_pickles_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(small_config()))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
-    with pytest.raises(WeightsError, match="save_pretrained"):
-        open_checkpoint(tmp_path, FAMILIES)
-    with pytest.raises(WeightsError, match="pickle"):
-        open_checkpoint(tmp_path / "pytorch_model.bin", FAMILIES)
-
-
 def test_a_tied_head_may_be_absent(tmp_path: Path, seed: int) -> None:
     make(tmp_path, seed, tie_word_embeddings=True)
     with open_checkpoint(tmp_path, FAMILIES) as checkpoint:

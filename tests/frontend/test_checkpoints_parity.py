@@ -10,6 +10,7 @@ import pytest
 
 from ostinato.frontend.chat import render
 from ostinato.frontend.checkpoints import HEAD, open_checkpoint
+from ostinato.frontend.checkpoints.rotary import Rotary
 from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.tokenizer import StreamDecoder
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
@@ -44,8 +45,9 @@ def test_saved_models_are_read_bit_exactly(
         for name in checkpoint.tensors:
             assert checkpoint.tensors[name].shape == tuple(state[name].shape)
             assert checkpoint.map(name).tobytes() == state[name].contiguous().view(torch.uint8).numpy().tobytes()
-        assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert (found.tie_word_embeddings, found.rope_theta, found.rms_norm_eps) == (tied, 10000.0, 1e-5)
+        assert checkpoint.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (found.tie_word_embeddings, found.norm_eps) == (tied, 1e-5)
+    assert found.rotary == Rotary(width=found.head_dim)
     assert found.dtype is not None
     assert found.dtype.value == {"float32": "f32", "bfloat16": "bf16"}[dtype]
 

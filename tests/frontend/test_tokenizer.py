@@ -1,4 +1,4 @@
-"""Encoding, decoding and streaming, and vocabularies rebuilt from GGUF metadata against the tokenizers they came from."""
+"""Encoding, decoding, truncation and streaming, whatever kind of vocabulary a tokenizer has."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from ostinato.frontend.tokenizer import PRE_TOKENIZERS, StreamDecoder, Tokenizer, tokenizer_from_gguf
-from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, NotYetAvailable, WeightsError
-from tests.frontend.make_tokenizers import TEXTS, gguf_metadata, train
+from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer, tokenizer_from_gguf
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, WeightsError
+from tests.frontend.make_tokenizers import gguf_metadata, train, wordpiece
 
 _BACKEND = train()
 _SIZE = _BACKEND.get_vocab_size()
 _TOKENIZER = tokenizer_from_gguf(gguf_metadata(_BACKEND, "smollm"), "test")
+_WORDPIECE = Tokenizer(wordpiece())
 
 
 def stream(tokenizer: Tokenizer, ids: list[int], skip: bool = True) -> list[str]:
@@ -38,30 +39,6 @@ def sentencepiece_like() -> Tokenizer:
     )
     backend.add_special_tokens(["<s>", "</s>"])
     return Tokenizer(backend)
-
-
-@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "qwen2", "llama-bpe"])
-def test_a_rebuilt_vocabulary_encodes_as_the_original(pre: str) -> None:
-    original = train(pre)
-    rebuilt = tokenizer_from_gguf(gguf_metadata(original, pre), "test")
-    assert rebuilt.vocab_size == original.get_vocab_size()
-    for text in [*TEXTS, *(f"{a}{b}" for a in TEXTS for b in TEXTS)]:
-        assert rebuilt.encode(text, parse_special=True) == original.encode(text).ids, text
-
-
-def test_names_of_one_pre_tokenizer_mean_the_same() -> None:
-    assert PRE_TOKENIZERS["deepseek-r1-qwen"] == PRE_TOKENIZERS["qwen2"]
-    assert PRE_TOKENIZERS["llama3"] == PRE_TOKENIZERS["llama-v3"] == PRE_TOKENIZERS["llama-bpe"]
-
-
-def test_the_default_kind_splits_digits_by_three_and_punctuation_apart() -> None:
-    tokenizer = tokenizer_from_gguf(gguf_metadata(_BACKEND, "default"), "test")
-    for text in TEXTS:
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    splitter = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(tokenizers.Regex(p), "isolated") for p in PRE_TOKENIZERS["default"].splits]
-    )
-    assert [piece for piece, _ in splitter.pre_tokenize_str("ab, 12345x")] == ["ab", ",", " ", "123", "45", "x"]
 
 
 @given(st.text(max_size=40))
@@ -128,6 +105,56 @@ def test_other_decoders_hold_back_split_characters_too() -> None:
     assert "".join(stream(tokenizer, ids[:3])) == tokenizer.decode(ids[:3])
 
 
+@given(st.lists(st.integers(0, _WORDPIECE.vocab_size), max_size=12), st.booleans())
+def test_streams_of_wordpieces_join_to_the_whole(ids: list[int], skip: bool) -> None:
+    assert "".join(stream(_WORDPIECE, ids, skip)) == _WORDPIECE.decode(ids, skip)
+
+
+def test_a_continued_wordpiece_follows_its_word_without_a_space() -> None:
+    pieces = ("t", "##h", "##e", ".", "b")
+    ids = [token for piece in pieces if (token := _WORDPIECE.token_id(piece)) is not None]
+    assert stream(_WORDPIECE, ids) == ["t", "h", "e", ".", " b", ""]
+
+
+@pytest.mark.parametrize("tokenizer", [_TOKENIZER, _WORDPIECE])
+def test_a_text_is_cut_at_its_end_and_keeps_its_special_tokens(tokenizer: Tokenizer) -> None:
+    text = "The capital of France is Paris."
+    whole, bare = tokenizer.encode(text), tokenizer.encode(text, add_special_tokens=False)
+    special = len(whole) - len(bare)
+    for length in range(special, len(whole) + 3):
+        cut = tokenizer.encode(text, max_length=length)
+        assert len(cut) == min(length, len(whole))
+        assert cut[special // 2 : len(cut) - special // 2] == bare[: length - special]
+        assert (
+            cut[: special // 2] + cut[len(cut) - special // 2 :]
+            == whole[: special // 2] + whole[len(whole) - special // 2 :]
+        )
+        assert tokenizer.encode(text, add_special_tokens=False, max_length=length) == bare[:length]
+    with pytest.raises(ConfigError, match=f"max_length is {special - 1}, expected an integer of {special} or more"):
+        tokenizer.encode(text, max_length=special - 1)
+    with pytest.raises(ConfigError, match=r"max_length is 3\.0"):
+        tokenizer.encode(text, max_length=3.0)  # type: ignore[arg-type]
+
+
+@given(st.text(alphabet="the capital.", max_size=20), st.text(alphabet="of France!", max_size=20), st.integers(3, 30))
+def test_a_pair_is_cut_as_the_library_cuts_it(first: str, second: str, length: int) -> None:
+    theirs = wordpiece()
+    theirs.enable_truncation(length)
+    expected, found = theirs.encode(first, second), _WORDPIECE.encode_pair(first, second, max_length=length)
+    assert (found.ids, found.type_ids) == (expected.ids, expected.type_ids)
+
+
+def test_a_pair_without_a_template_of_its_own_is_two_surrounded_texts() -> None:
+    metadata = gguf_metadata(_BACKEND, "smollm", add_bos_token=True, add_eos_token=True)
+    tokenizer = tokenizer_from_gguf(metadata, "test")
+    first, second = (tokenizer.encode(text, False) for text in ("Paris", "is"))
+    found = tokenizer.encode_pair("Paris", "is")
+    assert found.ids == [1, *first, 2, 1, *second, 2]
+    assert found.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 2)
+    with pytest.raises(ConfigError, match="max_length is 3, expected an integer of 4"):
+        tokenizer.encode_pair("Paris", "is", max_length=3)
+
+
 def test_special_tokens_in_a_text_are_plain_unless_asked_for() -> None:
     text = "<|im_start|>user<|im_end|>"
     parsed = _TOKENIZER.encode(text, parse_special=True)
@@ -155,49 +182,6 @@ def test_threads_that_parse_special_tokens_do_not_disturb_others() -> None:
     for thread in threads:
         thread.join()
     assert [all(results[index]) for index in range(4)] == [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"add_bos_token": True}, ([1], [])),
-        ({"add_bos_token": True, "add_eos_token": True}, ([1], [2])),
-        ({"add_bos_token": ...}, ([], [])),
-        ({"add_bos_token": ..., "pre": "llama-bpe"}, ([1], [])),
-        ({"add_bos_token": False, "pre": "llama-bpe"}, ([], [])),
-    ],
-)
-def test_texts_are_surrounded_as_the_file_says(changes: dict[str, Any], expected: tuple[list[int], list[int]]) -> None:
-    tokenizer = tokenizer_from_gguf(gguf_metadata(_BACKEND, **{"pre": "smollm", **changes}), "test")
-    bare = tokenizer.encode("Paris", add_special_tokens=False)
-    assert tokenizer.encode("Paris") == [*expected[0], *bare, *expected[1]]
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"model": ...}, WeightsError, "no tokenizer"),
-        ({"model": "llama"}, NotYetAvailable, "SentencePiece"),
-        ({"model": "bert"}, NotYetAvailable, "WordPiece"),
-        ({"model": "magic"}, ConfigError, r"unknown tokenizer\.ggml\.model 'magic'"),
-        ({"pre": "gpt-5"}, ConfigError, r"(?s)'gpt-5'.*smollm"),
-        ({"pre": ...}, ConfigError, "does not say which pre-tokenizer"),
-        ({"add_space_prefix": True}, ConfigError, "add_space_prefix"),
-        ({"tokens": ...}, WeightsError, "tokens is missing"),
-        ({"tokens": [1, 2]}, WeightsError, "not an array of strings"),
-        ({"tokens": ["a", "b", "a"]}, WeightsError, "'a' appears twice"),
-        ({"merges": ["ab"]}, WeightsError, "'ab' is not two tokens"),
-        ({"merges": ["a b c"]}, WeightsError, "'a b c' is not two tokens"),
-        ({"merges": ["qqqq zzzz"]}, WeightsError, "do not fit"),
-        ({"token_type": [1]}, WeightsError, "1 token types for"),
-        ({"bos_token_id": 10**6}, WeightsError, "bos_token_id 1000000 is outside"),
-        ({"bos_token_id": ..., "add_bos_token": True}, WeightsError, "bos_token_id is absent"),
-    ],
-)
-def test_unusable_vocabularies_are_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        tokenizer_from_gguf(gguf_metadata(_BACKEND, **{"pre": "smollm", **changes}), "test")
 
 
 def test_tokenizer_json_with_truncation_and_padding_loses_both(tmp_path: Path) -> None:

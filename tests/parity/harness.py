@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,27 +19,67 @@ TOLERANCE = 2e-4
 """Of the logits' standard deviation."""
 
 
-def check_family(case: Case, reference: Array, directory: Path, mode: str = "planned") -> None:
-    """Prefill, chunked prefill, cached decode and ragged batches of one case against reference logits [tokens, vocab]."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Logits that another implementation gives: float32 [tokens, vocab] of the whole sequence in one go, [1 + 32, vocab] after the prompt and after each
+    token fed to a cache, and [rows, vocab] of the last token of each row of the ragged batch."""
+
+    whole: Array
+    decoded: Array
+    rows: Array
+
+    @staticmethod
+    def of_whole(case: Case, whole: Array) -> Reference:
+        """The other two follow from the first where rotations do not depend on the length."""
+        return Reference(whole, whole[case.prompt - 1 :], np.stack([whole[length - 1] for length in case.lengths]))
+
+    @staticmethod
+    def stored(case: Case, arrays: Mapping[str, Array]) -> Reference:
+        """From the arrays of `references.npz`."""
+        whole = arrays[f"family.{case.name}"]
+        if not case.depends_on_length:
+            return Reference.of_whole(case, whole)
+        return Reference(whole, arrays[f"family.{case.name}.decoded"], arrays[f"family.{case.name}.rows"])
+
+    def arrays(self, case: Case) -> dict[str, Array]:
+        """As stored."""
+        found = {f"family.{case.name}": self.whole}
+        if case.depends_on_length:
+            found |= {f"family.{case.name}.decoded": self.decoded, f"family.{case.name}.rows": self.rows}
+        return found
+
+
+def check_family(case: Case, reference: Reference, directory: Path, mode: str = "planned") -> None:
+    """Prefill, chunked prefill, ragged batches and cached decode of one case against another implementation's logits."""
     write_hf_checkpoint(directory, case.config, random_model(case.config, case.seed))
-    tokens, total = case.tokens, len(case.tokens)
+    tokens = case.tokens
     model = ost.load(str(directory))
 
-    whole = ost.compile(model, buckets={"B": [1], "T": [16, 128]}, context=128, logits="all", mode=mode)
-    compare("prefill", whole(input_ids=tokens[None])["logits"][0], reference)
+    whole = ost.compile(model, buckets={"B": [1], "T": [16, 96]}, context=96, logits="all", mode=mode)
+    compare("prefill", whole(input_ids=tokens[None])["logits"][0], reference.whole)
 
-    chunked = ost.compile(model, buckets={"B": [1], "T": [16]}, context=128, logits="all", mode=mode)
-    compare("chunked prefill", chunked(input_ids=tokens[None])["logits"][0], reference)
+    chunked = ost.compile(model, buckets={"B": [1], "T": [16]}, context=96, logits="all", mode=mode)
+    compare("chunked prefill", chunked(input_ids=tokens[None])["logits"][0], reference.whole)
 
-    ragged = ost.compile(model, buckets={"B": [1, 4], "T": [1, 16]}, context=128, mode=mode)
-    lengths = sorted({1, case.prompt, total // 2, total}) + [1] * 4
-    rows = [tokens[:size] for size in lengths[:4]]
-    expected = np.stack([reference[len(row) - 1] for row in rows])
-    compare("ragged batch", ragged(input_ids=[list(map(int, row)) for row in rows])["logits"], expected)
-    for row, logits in zip(rows, expected, strict=True):
+    ragged = ost.compile(model, buckets={"B": [1, 4], "T": [1, 16]}, context=96, mode=mode)
+    rows = [tokens[:size] for size in case.lengths]
+    compare("ragged batch", ragged(input_ids=[list(map(int, row)) for row in rows])["logits"], reference.rows)
+    for row, logits in zip(rows, reference.rows, strict=True):
         compare(f"single row of {len(row)}", ragged(input_ids=row[None])["logits"][0], logits)
 
-    compare("cached decode", decode(ragged, tokens, case.prompt), reference[case.prompt - 1 :])
+    compare("cached decode", decode(ragged, tokens, case.prompt), reference.decoded)
+
+
+def check_dense(case: Case, reference: Reference, directory: Path) -> None:
+    """The dense forward graph of one case, planned, against the same logits."""
+    write_hf_checkpoint(directory, case.config, random_model(case.config, case.seed))
+    model, tokens = ost.load(str(directory)), case.tokens
+    size = len(tokens)
+    executable = ost.trace(model, logits="all").lower(dims={"B": 1, "T": size}).plan().load()
+    inputs = {"input_ids": tokens[None], "position": np.arange(size, dtype=np.int32)[None]}
+    if case.depends_on_length:
+        inputs["rotary_length"] = np.full((1, size), size, np.int32)
+    compare("dense forward", executable.run(None, inputs)["logits"][0], reference.whole)
 
 
 def decode(executable: TextExecutable, tokens: Array, prompt: int) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.cases import CASES, Case
-from tests.parity.harness import check_family, check_smollm2
+from tests.parity.harness import check_dense, check_family, check_smollm2
 
 pytestmark = pytest.mark.parity
 pytest.importorskip("torch")
@@ -16,9 +16,11 @@ pytest.importorskip("transformers")
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_random_model_equals_transformers(case: Case, tmp_path: Path) -> None:
-    from tests.parity.make_references import family_logits  # needs torch
+    from tests.parity.make_references import family_reference  # needs torch
 
-    check_family(case, family_logits(case), tmp_path)
+    reference = family_reference(case, tmp_path / "theirs")
+    check_family(case, reference, tmp_path / "ours")
+    check_dense(case, reference, tmp_path / "dense")
 
 
 def test_smollm2_equals_transformers() -> None:

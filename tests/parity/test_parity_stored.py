@@ -1,4 +1,4 @@
-"""Both families and SmolLM2 against stored outputs of transformers (no torch needed)."""
+"""Every family and rotary kind, and SmolLM2, against stored outputs of transformers (no torch needed)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.parity.cases import CASES, Case
-from tests.parity.harness import check_family, check_smollm2
+from tests.parity.harness import Reference, check_family, check_smollm2
 
 REFERENCES = Path(__file__).with_name("references.npz")
 
@@ -17,7 +17,7 @@ REFERENCES = Path(__file__).with_name("references.npz")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_random_model_equals_stored_transformers_logits(case: Case, tmp_path: Path) -> None:
     with np.load(REFERENCES) as stored:
-        check_family(case, stored[f"family.{case.name}"], tmp_path)
+        check_family(case, Reference.stored(case, stored), tmp_path)
 
 
 def test_smollm2_equals_stored_transformers_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ostinato.frontend.checkpoints.base import EMBEDDING, HEAD, Checkpoint, TensorSource
 from ostinato.frontend.checkpoints.config import ModelConfig
+from ostinato.frontend.checkpoints.generation import GenerationDefaults
 from ostinato.frontend.checkpoints.gguf_checkpoint import GgufCheckpoint
 from ostinato.frontend.checkpoints.huggingface import HuggingFaceCheckpoint
 from ostinato.frontend.checkpoints.open import open_checkpoint
@@ -14,6 +15,7 @@ __all__ = [
     "HEAD",
     "MODEL_PACKAGES",
     "Checkpoint",
+    "GenerationDefaults",
     "GgufCheckpoint",
     "HuggingFaceCheckpoint",
     "ModelConfig",

@@ -8,6 +8,7 @@ Which tensors a model needs is not decided here: the loader compares `tensors` w
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.frontend.checkpoints.config import ModelConfig
+from ostinato.frontend.checkpoints.embedding import EmbeddingRecipe
 from ostinato.frontend.checkpoints.files import Bytes, MappedFile, file_identity
+from ostinato.frontend.checkpoints.generation import GenerationDefaults
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.errors import LifecycleError, WeightsError
 from ostinato.ir.types import DType
+from ostinato.ir.weights import transform_of
 
-__all__ = ["EMBEDDING", "HEAD", "Checkpoint", "CheckpointFacts", "ModelConfig", "TensorSource"]
+__all__ = ["EMBEDDING", "HEAD", "Checkpoint", "CheckpointFacts", "TensorSource"]
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -34,6 +38,7 @@ class TensorSource:
     """Where one tensor lies: bytes [offset, offset + nbytes) of `file`, row-major, `shape` in elements, outermost first.
 
     `name` is the Hugging Face name, `source_name` the one in the file. Where `row_order` is set, logical row i is row `row_order[i]` of the file.
+    `shift` is added to every stored value, in float32, when it is loaded.
     """
 
     name: str
@@ -44,6 +49,12 @@ class TensorSource:
     offset: int
     nbytes: int
     row_order: npt.NDArray[np.int64] | None = None
+    shift: float = 0.0
+
+    @property
+    def transform(self) -> str:
+        """How loading it differs from copying its rows: the transform of its parts in the weight manifest."""
+        return transform_of(reordered=self.row_order is not None, shift=self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,7 @@ class CheckpointFacts:
     tensors: Mapping[str, TensorSource]
     special_tokens: Mapping[str, str]
     chat_template: str | None
+    generation: GenerationDefaults
     ignored_files: tuple[Path, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
 
@@ -97,6 +109,16 @@ class Checkpoint(abc.ABC):
         return self._facts.chat_template
 
     @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text, in the order in which the files name them."""
+        return self._facts.config.eos_token_ids
+
+    @property
+    def generation(self) -> GenerationDefaults:
+        """How the model's authors sample from it, where the files say so."""
+        return self._facts.generation
+
+    @property
     def ignored_files(self) -> tuple[Path, ...]:
         """Weight files that lie beside the used ones and were not read."""
         return self._facts.ignored_files
@@ -112,9 +134,18 @@ class Checkpoint(abc.ABC):
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     @property
+    def parameters(self) -> int:
+        """Number of values in all tensors; a tied head is stored once and counted once."""
+        return sum(math.prod(tensor.shape) for tensor in self._tensors.values())
+
+    @property
     @abc.abstractmethod
     def has_tokenizer(self) -> bool:
         """True when the files carry a tokenizer; it may still turn out to be of an unsupported kind."""
+
+    @abc.abstractmethod
+    def embedding_recipe(self) -> EmbeddingRecipe:
+        """How the states of an encoder's tokens become one vector; read anew on every call. Raises `ConfigError` for what is not computed."""
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the checkpoint's files, built on the first call. Raises `WeightsError` when there is none."""

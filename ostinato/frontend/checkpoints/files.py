@@ -10,7 +10,8 @@ import contextlib
 import json
 import mmap
 import os
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,18 @@ import numpy.typing as npt
 
 from ostinato.ir.errors import BoundsError, ConfigError, LifecycleError, OstinatoError, WeightsError
 
-__all__ = ["Bytes", "MappedFile", "describe_foreign", "file_identity", "parse_json", "read_json", "require_file"]
+__all__ = [
+    "Bytes",
+    "MappedFile",
+    "describe_foreign",
+    "file_identity",
+    "leaves_directory",
+    "optional_json",
+    "parse_json",
+    "read_json",
+    "refuse_formats",
+    "require_file",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,6 +46,35 @@ _FOREIGN = (
     (b"<?xml", "an XML document (a failed download?)"),
 )
 
+_PICKLE = "PyTorch pickles can run code when opened and are refused"
+_FORMATS = {
+    ".bin": _PICKLE,
+    ".pt": _PICKLE,
+    ".pth": _PICKLE,
+    ".ckpt": _PICKLE,
+    ".onnx": "ONNX graphs are programs and no checkpoints",
+    ".h5": "TensorFlow's format is not supported",
+    ".msgpack": "Flax's format is not supported",
+    ".npz": "NumPy archives are not supported",
+}
+_CONVERT = (
+    "convert them once with transformers: AutoModelForCausalLM (or AutoModel).from_pretrained(DIR).save_pretrained(OUT)"
+)
+_DOWNLOAD = "download the model's .safetensors files instead"
+
+
+def refuse_formats(paths: Iterable[Path]) -> None:
+    """Raises `WeightsError` for weight files among `paths` in formats that are not read, with the way out."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        if path.suffix in _FORMATS:
+            found.setdefault(_FORMATS[path.suffix], []).append(str(path))
+    if not found:
+        return
+    reason = _PICKLE if _PICKLE in found else min(found)
+    names = ", ".join(found[reason][:4]) + (", ..." if len(found[reason]) > 4 else "")
+    raise WeightsError(f"{names}: {reason}", hint=_CONVERT if reason == _PICKLE else _DOWNLOAD)
+
 
 def require_file(path: Path, what: str) -> None:
     """Raises `WeightsError` unless `path` is a readable, non-empty regular file; `what` names it in the message."""
@@ -42,9 +83,9 @@ def require_file(path: Path, what: str) -> None:
     except OSError as error:
         raise WeightsError(f"{what} {path} cannot be read: {error.strerror or error}") from error
     if not path.is_file():
-        raise WeightsError(f"{what} {path} is not a regular file")
+        raise WeightsError(f"{what} {path} is not a regular file", hint="name the file itself")
     if not os.access(path, os.R_OK):
-        raise WeightsError(f"{what} {path} cannot be read: permission denied")
+        raise WeightsError(f"{what} {path} cannot be read: permission denied", hint="make it readable")
     if size == 0:
         raise WeightsError(f"{what} {path} is empty", hint="download it again")
 
@@ -98,6 +139,17 @@ def read_json(path: Path, what: str, error: type[OstinatoError] = ConfigError) -
     if not isinstance(value, dict):
         raise error(f"{what} {path} holds a JSON {type(value).__name__}, expected an object")
     return value
+
+
+def optional_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in `path`, an empty one where there is no such file. Raises what `read_json` raises."""
+    return read_json(path, what) if path.exists() else {}
+
+
+def leaves_directory(path: str) -> bool:
+    """Whether a path that stands in a file, and so may be anyone's, leads out of that file's directory: absolute, on another drive, or through ".."."""
+    windows = PureWindowsPath(path)
+    return PurePosixPath(path).is_absolute() or bool(windows.drive or windows.root) or ".." in windows.parts
 
 
 def file_identity(path: Path) -> tuple[int, ...]:

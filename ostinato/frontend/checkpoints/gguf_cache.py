@@ -65,7 +65,7 @@ def read_gguf_header(path: Path, directory: Path | None = None) -> CachedHeader:
         return CachedHeader(_split(parse_gguf(path))[0], "parsed, not cached: the file cannot be examined", None, path)
     entry = place / (key + _SUFFIX)
     lines = _read_entry(entry)
-    header = _header_from(lines[0]) if lines is not None else None
+    header = _header_from(lines[0], path) if lines is not None else None
     if header is not None:
         return CachedHeader(header, "cached", entry, path)
     short, long_arrays = _split(parse_gguf(path))
@@ -120,12 +120,14 @@ def _decode(line: bytes) -> Any:
     return json.loads(text)
 
 
-def _header_from(line: bytes) -> GgufHeader | None:
+def _header_from(line: bytes, path: Path) -> GgufHeader | None:
     value = _decode(line)
     if not isinstance(value, dict):
         return None
     try:
-        tensors = tuple(GgufEntry(name, kind, tuple(shape), offset) for name, kind, shape, offset in value["tensors"])
+        tensors = tuple(
+            GgufEntry(name, kind, tuple(shape), offset, path) for name, kind, shape, offset in value["tensors"]
+        )
         return GgufHeader(value["metadata"], tensors, value["alignment"])
     except (KeyError, TypeError, ValueError):
         return None

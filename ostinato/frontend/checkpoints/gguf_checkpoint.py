@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 from ostinato.frontend.checkpoints.base import Checkpoint, CheckpointFacts, TensorSource
 from ostinato.frontend.checkpoints.config import ModelConfig
-from ostinato.frontend.checkpoints.gguf_cache import CachedHeader, read_gguf_header
-from ostinato.frontend.checkpoints.gguf_header import GgufEntry, check_header
+from ostinato.frontend.checkpoints.embedding import EmbeddingRecipe, recipe_from_gguf
+from ostinato.frontend.checkpoints.generation import generation_from_gguf
+from ostinato.frontend.checkpoints.gguf_header import GgufEntry
+from ostinato.frontend.checkpoints.gguf_parts import read_parts
+from ostinato.frontend.checkpoints.gguf_rotary import ROTARY_TENSORS
 from ostinato.frontend.checkpoints.reader import MetadataReader
 from ostinato.frontend.checkpoints.spelling import FamilyFiles, GgufSpelling, own_config, refuse_architecture
-from ostinato.frontend.tokenizer import Tokenizer, tokenizer_from_gguf
+from ostinato.frontend.tokenizer import Tokenizer, tokenizer_from_gguf, turn_end_ids
 from ostinato.ir.errors import WeightsError
 
 __all__ = ["GGUF_NAMES", "GgufCheckpoint", "huggingface_name", "interleaved_rows"]
@@ -37,6 +40,8 @@ GGUF_NAMES: Mapping[str, str] = MappingProxyType(
         "blk.*.attn_q": "model.layers.*.self_attn.q_proj",
         "blk.*.attn_k": "model.layers.*.self_attn.k_proj",
         "blk.*.attn_v": "model.layers.*.self_attn.v_proj",
+        "blk.*.attn_q_norm": "model.layers.*.self_attn.q_norm",
+        "blk.*.attn_k_norm": "model.layers.*.self_attn.k_norm",
         "blk.*.attn_output": "model.layers.*.self_attn.o_proj",
         "blk.*.ffn_gate": "model.layers.*.mlp.gate_proj",
         "blk.*.ffn_up": "model.layers.*.mlp.up_proj",
@@ -50,19 +55,22 @@ _ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "paddi
 
 
 class GgufCheckpoint(Checkpoint):
-    """One `.gguf` file of one of `families`. Raises `WeightsError`, `ConfigError` or `DTypeError` when it cannot be used as it is."""
+    """One `.gguf` file of one of `families`, or the first of several. Raises `WeightsError`, `ConfigError` or `DTypeError` when it cannot be used as it is."""
 
     format: ClassVar[str] = "gguf"
 
     def __init__(self, path: Path, families: Sequence[FamilyFiles], cache_directory: Path | None = None) -> None:
-        self._cached: CachedHeader = read_gguf_header(path, cache_directory)
+        self._cached, stored = read_parts(path, cache_directory)
         header = self._cached.header
-        check_header(header, path, path.stat().st_size)
         family, spelling = _claimed(header.metadata.get("general.architecture"), families, path)
-        entries = _by_huggingface_name(header.tensors, spelling, path)
-        read = MetadataReader(header.metadata, path, spelling.architecture, family.name, entries)
-        config = own_config(family, spelling.config(read))
-        tensors = {name: _source(name, entry, config, spelling, path) for name, entry in entries.items()}
+        entries = _by_huggingface_name(stored, spelling, path)
+        self._read = MetadataReader(header.metadata, path, spelling.architecture, family.name, entries)
+        config = own_config(family, spelling.config(self._read))
+        tensors = {
+            name: _source(name, entry, config, spelling)
+            for name, entry in entries.items()
+            if name not in ROTARY_TENSORS
+        }
         template = header.metadata.get("tokenizer.chat_template")
         super().__init__(
             CheckpointFacts(
@@ -71,6 +79,7 @@ class GgufCheckpoint(Checkpoint):
                 tensors=tensors,
                 special_tokens={},
                 chat_template=template if isinstance(template, str) else None,
+                generation=generation_from_gguf(header.metadata, path),
             )
         )
         self._special_tokens: dict[str, str] | None = None
@@ -94,19 +103,30 @@ class GgufCheckpoint(Checkpoint):
             found = {}
             for role, name in _ROLES.items():
                 token = self._cached.header.metadata.get(f"tokenizer.ggml.{role}_token_id")
-                piece = tokenizer.find_piece(token) if isinstance(token, int) and token >= 0 else None
+                piece = tokenizer.find_piece(token) if isinstance(token, int) else None
                 if piece is not None:
                     found[name] = piece
             self._special_tokens = found
         return self._special_tokens
 
     @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Those that the metadata names, and those that the names in the vocabulary give away."""
+        return tuple(dict.fromkeys((*super().end_token_ids, *turn_end_ids(self._vocabulary()))))
+
+    @property
     def has_tokenizer(self) -> bool:
         return "tokenizer.ggml.model" in self._cached.header.metadata
 
+    def embedding_recipe(self) -> EmbeddingRecipe:
+        return recipe_from_gguf(self._read)
+
     def _build_tokenizer(self) -> Tokenizer:
-        metadata = {**self._cached.header.metadata, **self._cached.long_arrays()}
-        return tokenizer_from_gguf(metadata, str(self.path))
+        return tokenizer_from_gguf(self._vocabulary(), str(self.path))
+
+    def _vocabulary(self) -> dict[str, Any]:
+        """All metadata, the long arrays among them, read anew."""
+        return {**self._cached.header.metadata, **self._cached.long_arrays()}
 
 
 def huggingface_name(name: str, names: Mapping[str, str] = GGUF_NAMES) -> str | None:
@@ -156,14 +176,15 @@ def _by_huggingface_name(entries: Iterable[GgufEntry], spelling: GgufSpelling, p
     return found
 
 
-def _source(name: str, entry: GgufEntry, config: ModelConfig, spelling: GgufSpelling, path: Path) -> TensorSource:
+def _source(name: str, entry: GgufEntry, config: ModelConfig, spelling: GgufSpelling) -> TensorSource:
     row_order = None
     module = name.rpartition(".")[0].rpartition(".")[2]
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(module)
     if spelling.interleaved_rotary and heads is not None:
         if entry.shape[0] != heads * config.head_dim:
             raise WeightsError(
-                f"{path}: tensor {entry.name} has {entry.shape[0]} rows, {heads} heads of width {config.head_dim} need {heads * config.head_dim}"
+                f"{entry.file}: tensor {entry.name} has {entry.shape[0]} rows, {heads} heads of width {config.head_dim} need {heads * config.head_dim}",
+                hint="convert the model again",
             )
         row_order = interleaved_rows(heads, config.head_dim)
-    return TensorSource(name, entry.name, entry.shape, entry.dtype, path, entry.offset, entry.nbytes, row_order)
+    return TensorSource(name, entry.name, entry.shape, entry.dtype, entry.file, entry.offset, entry.nbytes, row_order)

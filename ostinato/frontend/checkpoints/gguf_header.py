@@ -2,7 +2,7 @@
 
 Its reader takes seconds on a large vocabulary, so callers go through the cache (`gguf_cache.py`); this file is what runs on a miss. The reader trusts the
 file: counts and lengths of a damaged one would make it read past the end or loop for ever. It is therefore given bounds, and its result is checked again
-before anything is mapped. Refuses big-endian and split files and every tensor type without kernels.
+before anything is mapped. Refuses big-endian files and every tensor type without kernels.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ from ostinato.ir.types import DType
 __all__ = ["GgufEntry", "GgufHeader", "check_header", "parse_gguf"]
 
 _DTYPES = {
-    "F32": DType.F32,
-    "F16": DType.F16,
-    "BF16": DType.BF16,
-    "Q8_0": DType.Q8_0,
-    "Q4_0": DType.Q4_0,
-    "Q4_1": DType.Q4_1,
+    dtype.value.upper(): dtype for dtype in DType if dtype.is_block or dtype in (DType.F32, DType.F16, DType.BF16)
 }
+"""The tensor types that are read, by the name that the `gguf` package gives them."""
 _MAX_ARRAY = 1 << 22
 _LENGTH = struct.Struct("<Q")
 _REGULAR = ("GGUF.", "general.alignment")
@@ -38,12 +34,13 @@ _REGULAR = ("GGUF.", "general.alignment")
 
 @dataclass(frozen=True, slots=True)
 class GgufEntry:
-    """One tensor as the file names it. `shape` is outermost first (the file stores it reversed); `offset` counts bytes from the start of the file."""
+    """One tensor as `file` names it. `shape` is outermost first (the file stores it reversed); `offset` counts bytes from the start of the file."""
 
     name: str
     type_name: str
     shape: tuple[int, ...]
     offset: int
+    file: Path
 
     @property
     def dtype(self) -> DType:
@@ -78,6 +75,26 @@ class GgufHeader:
 
 def parse_gguf(path: Path) -> GgufHeader:
     """Reads the header of the file at `path`. Raises `WeightsError` for a file that is missing, damaged or of another kind."""
+    require_file(path, "GGUF file")
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise describe_foreign(path, "a GGUF file") or WeightsError(
+            f"{path} is not a GGUF file", hint="download it again"
+        )
+    try:
+        with np.errstate(all="ignore"):
+            return _header_of(_bounded_reader(path), path)
+    except OstinatoError:
+        raise
+    except (ValueError, KeyError, IndexError, OverflowError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+        raise WeightsError(
+            f"{path} is damaged or of an unknown version: {error}", hint="download it again, or convert the model again"
+        ) from error
+
+
+def _bounded_reader(path: Path) -> Any:
+    """The package's reader of the file, kept within it."""
     # imported here: the package takes 0.1 s to import and is needed only when the cache misses
     from gguf import GGUFReader, GGUFValueType
 
@@ -104,18 +121,16 @@ def parse_gguf(path: Path) -> GgufHeader:
                 return super()._get_field_parts(orig_offs, raw_type)
             item_type, length = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
             if int(length[0]) > _MAX_ARRAY:
-                raise WeightsError(f"{path} is damaged: a metadata array claims {int(length[0])} entries")
+                raise WeightsError(
+                    f"{path} is damaged: a metadata array claims {int(length[0])} entries", hint="download it again"
+                )
             if int(item_type[0]) == GGUFValueType.ARRAY:
-                raise WeightsError(f"{path}: nested metadata arrays are not supported")
+                raise WeightsError(f"{path}: nested metadata arrays are not supported", hint="convert the model again")
             item_kind = GGUFValueType(int(item_type[0]))
             if item_kind == GGUFValueType.STRING:
                 texts, size = self._texts(orig_offs + 12, int(length[0]))
-                return (
-                    12 + size,
-                    [item_type, length, *texts],
-                    list(range(2, 2 + len(texts))),
-                    [GGUFValueType.ARRAY, item_kind],
-                )
+                parts = [item_type, length, *texts]
+                return 12 + size, parts, list(range(2, len(parts))), [GGUFValueType.ARRAY, item_kind]
             values = self._get(orig_offs + 12, self.gguf_scalar_to_np[item_kind], int(length[0]))
             return 12 + int(values.nbytes), [item_type, length, values], [2], [GGUFValueType.ARRAY, item_kind]
 
@@ -135,24 +150,7 @@ def parse_gguf(path: Path) -> GgufHeader:
                 position = stop
             return texts, position - start
 
-    require_file(path, "GGUF file")
-    foreign = None
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            foreign = describe_foreign(path, "a GGUF file") or WeightsError(
-                f"{path} is not a GGUF file", hint="download it again"
-            )
-    if foreign is not None:
-        raise foreign
-    try:
-        with np.errstate(all="ignore"):
-            return _header_of(BoundedReader(path), path)
-    except OstinatoError:
-        raise
-    except (ValueError, KeyError, IndexError, OverflowError, UnicodeDecodeError, RecursionError, MemoryError) as error:
-        raise WeightsError(
-            f"{path} is damaged or of an unknown version: {error}", hint="download it again, or convert the model again"
-        ) from error
+    return BoundedReader(path)
 
 
 def _header_of(reader: Any, path: Path) -> GgufHeader:
@@ -170,6 +168,7 @@ def _header_of(reader: Any, path: Path) -> GgufHeader:
             type_name=tensor.tensor_type.name,
             shape=tuple(reversed([int(extent) for extent in tensor.shape])),
             offset=int(tensor.data_offset),
+            file=path,
         )
         for tensor in reader.tensors
     )
@@ -182,13 +181,6 @@ def _plain(value: Any) -> Any:
 
 def check_header(header: GgufHeader, path: Path, size: int) -> None:
     """Checks the tensor table against the file's size in bytes. Raises `WeightsError` or `DTypeError`; run on parsed and on cached headers alike."""
-    count = header.metadata.get("split.count", 1)
-    if isinstance(count, int) and count > 1:
-        raise WeightsError(
-            f"{path} is one of {count} parts", hint="merge them first: llama-gguf-split --merge FIRST_PART OUT"
-        )
-    if not header.tensors:
-        raise WeightsError(f"{path} holds no tensors")
     problems = list(_unsupported(header.tensors))
     if problems:
         raise DTypeError(
@@ -199,11 +191,13 @@ def check_header(header: GgufHeader, path: Path, size: int) -> None:
     for tensor in header.tensors:
         if not tensor.shape or min(tensor.shape) <= 0:
             raise WeightsError(
-                f"{path}: tensor {tensor.name} has shape {list(tensor.shape)}, expected positive extents"
+                f"{path}: tensor {tensor.name} has shape {list(tensor.shape)}, expected positive extents",
+                hint="convert the model again",
             )
         if tensor.offset % header.alignment:
             raise WeightsError(
-                f"{path}: tensor {tensor.name} at byte {tensor.offset} is not aligned to {header.alignment}"
+                f"{path}: tensor {tensor.name} at byte {tensor.offset} is not aligned to {header.alignment}",
+                hint="convert the model again",
             )
         if tensor.offset < 0 or tensor.offset + tensor.nbytes > size:
             raise WeightsError(
@@ -214,7 +208,10 @@ def check_header(header: GgufHeader, path: Path, size: int) -> None:
     ends.sort()
     for (_, stop, first), (start, _, second) in itertools.pairwise(ends):
         if start < stop:
-            raise WeightsError(f"{path} is damaged: tensors {first} and {second} overlap by {stop - start} bytes")
+            raise WeightsError(
+                f"{path} is damaged: tensors {first} and {second} overlap by {stop - start} bytes",
+                hint="download it again",
+            )
 
 
 def _unsupported(tensors: Iterable[GgufEntry]) -> Iterable[str]:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from ostinato.frontend.checkpoints.base import EMBEDDING, HEAD, Checkpoint, CheckpointFacts, TensorSource
 from ostinato.frontend.checkpoints.config import ModelConfig
-from ostinato.frontend.checkpoints.files import MappedFile, describe_foreign, read_json
-from ostinato.frontend.checkpoints.huggingface_config import config_from_huggingface
+from ostinato.frontend.checkpoints.embedding import EmbeddingRecipe, recipe_from_directory, transformer_directory
+from ostinato.frontend.checkpoints.files import MappedFile, leaves_directory, optional_json, read_json, refuse_formats
+from ostinato.frontend.checkpoints.generation import generation_from_huggingface
+from ostinato.frontend.checkpoints.huggingface_config import config_from_huggingface, spelling_of
+from ostinato.frontend.checkpoints.huggingface_tokenizer import HuggingFaceTokenizerFiles
+from ostinato.frontend.checkpoints.reader import ConfigReader
 from ostinato.frontend.checkpoints.safetensors_file import read_safetensors_header
-from ostinato.frontend.checkpoints.spelling import FamilyFiles
+from ostinato.frontend.checkpoints.spelling import FamilyFiles, HuggingFaceSpelling
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.errors import WeightsError
 
@@ -27,10 +31,7 @@ __all__ = ["HuggingFaceCheckpoint"]
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_TOKENIZER = "tokenizer.json"
-_ROTARY_BUFFER = ".rotary_emb.inv_freq"
 _COMPARE_BYTES = 1 << 22
-_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class HuggingFaceCheckpoint(Checkpoint):
@@ -42,50 +43,38 @@ class HuggingFaceCheckpoint(Checkpoint):
     format: ClassVar[str] = "safetensors"
 
     def __init__(self, path: Path, families: Sequence[FamilyFiles]) -> None:
-        self._tokenizer_config = _optional_json(path / "tokenizer_config.json", "tokenizer configuration")
-        special_tokens = _special_tokens(path, self._tokenizer_config)
-        generation = _optional_json(path / "generation_config.json", "generation configuration")
-        config_path = path / _CONFIG
+        self._directory = directory = transformer_directory(path)
+        self._tokenizer_files = HuggingFaceTokenizerFiles(directory)
+        generation_path = directory / "generation_config.json"
+        generation = optional_json(generation_path, "generation configuration")
+        config_path = directory / _CONFIG
         raw = read_json(config_path, "model configuration")
         config = config_from_huggingface(raw, config_path, families, generation)
-        shards = _find_shards(path)
-        tensors, ignored = _read_shards(shards)
+        shards = _find_shards(directory)
+        tensors, ignored = _read_shards(shards, spelling_of(raw, config_path, families))
         _resolve_head(config, tensors, ignored)
         super().__init__(
             CheckpointFacts(
                 path=path,
                 config=config,
                 tensors=tensors,
-                special_tokens=special_tokens,
-                chat_template=_chat_template(path, self._tokenizer_config),
+                special_tokens=self._tokenizer_files.special_tokens,
+                chat_template=self._tokenizer_files.chat_template,
                 ignored_files=shards.ignored,
                 ignored_tensors=tuple(ignored),
+                generation=generation_from_huggingface(ConfigReader(generation, str(generation_path))),
             )
         )
 
     @property
     def has_tokenizer(self) -> bool:
-        return (self.path / _TOKENIZER).exists()
+        return self._tokenizer_files.present
+
+    def embedding_recipe(self) -> EmbeddingRecipe:
+        return recipe_from_directory(self.path, self.config.hidden_size)
 
     def _build_tokenizer(self) -> Tokenizer:
-        file = self.path / _TOKENIZER
-        if not file.exists():
-            hint = "copy the model's tokenizer.json into the directory"
-            if (self.path / "tokenizer.model").exists():
-                hint = "write one from tokenizer.model with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
-            raise WeightsError(f"{self.path} has no tokenizer.json", hint=hint)
-        foreign = describe_foreign(file, "a tokenizer")
-        if foreign is not None:
-            raise foreign
-        add_bos, add_eos = self._tokenizer_config.get("add_bos_token"), self._tokenizer_config.get("add_eos_token")
-        return Tokenizer.from_file(
-            file,
-            bos_token=self.special_tokens.get("bos_token"),
-            eos_token=self.special_tokens.get("eos_token"),
-            pad_token=self.special_tokens.get("pad_token"),
-            add_bos=add_bos if isinstance(add_bos, bool) else None,
-            add_eos=add_eos if isinstance(add_eos, bool) else None,
-        )
+        return self._tokenizer_files.build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +104,7 @@ def _find_shards(directory: Path) -> _Shards:
             f"{directory} has several weight files ({names}) and no {_INDEX} that says which belong together",
             hint=f"download {_INDEX} too, or keep one file",
         )
-    pickles = sorted([*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")])
-    if pickles:
-        raise WeightsError(
-            f"{directory} has only PyTorch pickles ({', '.join(path.name for path in pickles[:4])}), which can run code when opened and are refused",
-            hint="convert them once with transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT)",
-        )
+    refuse_formats(directory.iterdir())
     raise WeightsError(f"{directory} has no weight files", hint=f"expected {_SINGLE}, or {_INDEX} and its shards")
 
 
@@ -128,12 +112,19 @@ def _read_index(index: Path) -> dict[Path, frozenset[str]]:
     """The tensors that each shard must hold. Raises `WeightsError` for an empty or malformed map, unsafe paths and absent files (all listed)."""
     weight_map = read_json(index, "index", WeightsError).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise WeightsError(f"{index}: weight_map is {'empty' if weight_map == {} else 'missing or not an object'}")
+        found = "empty" if weight_map == {} else "missing or not an object"
+        raise WeightsError(f"{index}: weight_map is {found}", hint="download it again")
     by_file: dict[Path, set[str]] = {}
     for name, shard in weight_map.items():
         if not name or not isinstance(shard, str) or not shard:
-            raise WeightsError(f"{index}: the entry {name!r}: {shard!r} does not name a tensor and a file")
-        _refuse_unsafe(index, shard)
+            raise WeightsError(
+                f"{index}: the entry {name!r}: {shard!r} does not name a tensor and a file", hint="download it again"
+            )
+        if leaves_directory(shard):
+            raise WeightsError(
+                f"{index}: the shard path {shard!r} leaves the directory",
+                hint="shard paths are relative and have no '..'",
+            )
         by_file.setdefault(index.parent / shard, set()).add(name)
     absent = sorted(str(path.relative_to(index.parent)) for path in by_file if not path.exists())
     if absent:
@@ -144,31 +135,26 @@ def _read_index(index: Path) -> dict[Path, frozenset[str]]:
     return {path: frozenset(names) for path, names in by_file.items()}
 
 
-def _refuse_unsafe(index: Path, shard: str) -> None:
-    windows = PureWindowsPath(shard)
-    if PurePosixPath(shard).is_absolute() or windows.drive or windows.root or ".." in windows.parts:
-        raise WeightsError(
-            f"{index}: the shard path {shard!r} leaves the directory", hint="shard paths are relative and have no '..'"
-        )
-
-
-def _read_shards(shards: _Shards) -> tuple[dict[str, TensorSource], list[str]]:
-    """All tensors by name, and the names of ignored buffers. Raises `WeightsError` for duplicates and for any difference to the index."""
+def _read_shards(shards: _Shards, spelling: HuggingFaceSpelling) -> tuple[dict[str, TensorSource], list[str]]:
+    """All tensors by the family's name, and the names of ignored ones. Raises `WeightsError` for duplicates and for any difference to the index."""
     tensors: dict[str, TensorSource] = {}
     ignored: list[str] = []
     for file in shards.files:
         names = set()
-        for entry in read_safetensors_header(file):
+        for entry in read_safetensors_header(file, lambda stored: spelling.tensor_name(stored) is None):
             names.add(entry.name)
-            if entry.name in tensors:
-                raise WeightsError(
-                    f"tensor {entry.name} is stored twice: in {tensors[entry.name].file.name} and in {file.name}"
-                )
-            if entry.name.endswith(_ROTARY_BUFFER):
+            name = spelling.tensor_name(entry.name)
+            if name is None:
                 ignored.append(entry.name)
                 continue
-            tensors[entry.name] = TensorSource(
-                entry.name, entry.name, entry.shape, entry.dtype, file, entry.offset, entry.nbytes
+            if (first := tensors.get(name)) is not None:
+                raise WeightsError(
+                    f"tensor {name} is stored twice: as {first.source_name} in {first.file.name} and as {entry.name} in {file.name}",
+                    hint="keep one of them",
+                )
+            shift = sum(number for end, number in spelling.shifts.items() if name.endswith(end))
+            tensors[name] = TensorSource(
+                name, entry.name, entry.shape, entry.dtype, file, entry.offset, entry.nbytes, shift=shift
             )
         if shards.expected is not None:
             _compare_with_index(file, names, shards.expected[file])
@@ -229,36 +215,3 @@ def _same_bytes(left: TensorSource, right: TensorSource) -> bool:
     finally:
         for file in files.values():
             file.close()
-
-
-def _optional_json(path: Path, what: str) -> dict[str, Any]:
-    return read_json(path, what) if path.exists() else {}
-
-
-def _special_tokens(directory: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    merged = {**_optional_json(directory / "special_tokens_map.json", "special token map"), **tokenizer_config}
-    found = {}
-    for role in _ROLES:
-        value = merged.get(role)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[role] = text
-    return found
-
-
-def _chat_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The default template: its own file wins over the tokenizer configuration, as it does in transformers."""
-    own = directory / "chat_template.jinja"
-    if own.exists():
-        try:
-            return own.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise WeightsError(f"{own} is not UTF-8 text: {error}") from error
-    for source in (_optional_json(directory / "chat_template.json", "chat template"), tokenizer_config):
-        template = source.get("chat_template")
-        if isinstance(template, list):  # named templates: the default one is the one for plain chat
-            named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-            template = named.get("default")
-        if isinstance(template, str):
-            return template
-    return None

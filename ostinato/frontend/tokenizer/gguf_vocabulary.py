@@ -1,169 +1,110 @@
-"""A tokenizer from the vocabulary that a GGUF file carries.
+"""The vocabulary that a GGUF file carries (`tokenizer.ggml.*`), read and checked once for all kinds of tokenizer.
 
-The file stores tokens, merges, token types and the name of a pre-tokenizer (`pre`), not its rules; the rules come from the public tokenizers of the models
-that the names stand for. A wrong pre-tokenizer still produces text, only worse text, so an unknown name is refused and nothing is guessed.
+Ids are places in the list of tokens. Tokens of type "unused" and empty ones only pad the list: they are no part of the vocabulary, so that no text becomes
+one and their ids decode to nothing, as ids beyond the list do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from ostinato.ir.errors import ConfigError, OstinatoError, WeightsError
 
-from ostinato.frontend.tokenizer.tokenizer import Tokenizer
-from ostinato.ir.errors import ConfigError, NotYetAvailable, WeightsError
+__all__ = ["BYTE", "CONTROL", "NORMAL", "UNKNOWN", "UNUSED", "USER_DEFINED", "GgufVocabulary"]
 
-__all__ = ["PRE_TOKENIZERS", "PreTokenizer", "tokenizer_from_gguf"]
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""Token types of the format."""
 
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
-    """How text is split before the merges: each pattern splits the pieces of the one before it.
-
-    `whole_words`: a piece that is a token itself is taken without applying merges. `adds_bos` holds where the file does not say.
-    """
-
-    splits: tuple[str, ...]
-    normal_form: bool = False
-    whole_words: bool = False
-    adds_bos: bool = False
-
-
-_LLAMA3_KIND = PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
-_QWEN_KIND = PreTokenizer((_QWEN,), normal_form=True)
-PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
-    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]")),
-    "deepseek-r1-qwen": _QWEN_KIND,
-    "gpt-2": PreTokenizer((_WORDS,)),
-    "llama-bpe": _LLAMA3_KIND,
-    "llama-v3": _LLAMA3_KIND,
-    "llama3": _LLAMA3_KIND,
-    "qwen2": _QWEN_KIND,
-    "smollm": PreTokenizer((r"\p{N}", _WORDS)),
-}
-
-_LATER_MODELS = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "unigram", "rwkv": "RWKV", "plamo2": "PLaMo"}
 _KEY = "tokenizer.ggml."
-_CONTROL, _USER_DEFINED = 3, 4
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
-    """The tokenizer in GGUF `metadata` (keys `tokenizer.ggml.*`; arrays as sequences). `where` names the file in errors.
+class GgufVocabulary:
+    """The tokenizer keys of one file; `where` names it in errors.
 
-    Raises `WeightsError` when the vocabulary is absent or inconsistent, `ConfigError` for unknown tokenizer and pre-tokenizer names, and
-    `NotYetAvailable` for tokenizer models of a later version.
+    Raises `WeightsError` for a vocabulary that is absent or inconsistent.
     """
-    kind = _kind(metadata, where)
-    pieces = _strings(metadata, "tokens", where)
-    vocabulary = {piece: token for token, piece in enumerate(pieces)}
-    if len(vocabulary) != len(pieces):
-        twice = next(piece for token, piece in enumerate(pieces) if vocabulary[piece] != token)
-        raise WeightsError(f"{where}: the token {twice!r} appears twice in the vocabulary")
-    backend = tokenizers.Tokenizer(_merge_model(metadata, vocabulary, kind, where))
-    if kind.normal_form:
-        backend.normalizer = normalizers.NFC()
-    splits = [pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in kind.splits]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    _add_tokens(backend, metadata, pieces, where)
-    return _with_special_tokens(backend, metadata, kind, len(pieces), where)
 
+    def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
+        self.where = where
+        self.architecture = metadata.get("general.architecture")
+        self._metadata = metadata
+        self.pieces = self.strings("tokens")
+        self.types = self._types()
+        used = [
+            (piece, token) for token, piece in enumerate(self.pieces) if piece != "" and self.types[token] != UNUSED
+        ]
+        self.ids = dict(used)
+        if len(self.ids) != len(used):
+            twice = next(piece for piece, token in used if self.ids[piece] != token)
+            raise self._refuse(f"tokens: {twice!r} appears twice")
 
-def _kind(metadata: Mapping[str, Any], where: str) -> PreTokenizer:
-    model = metadata.get(_KEY + "model")
-    if model is None:
-        raise WeightsError(f"{where} carries no tokenizer", hint="convert the model again, with its tokenizer")
-    if model != "gpt2":
-        if model in _LATER_MODELS:
-            raise NotYetAvailable(
-                f"{where}: {_LATER_MODELS[model]} tokenizers (tokenizer.ggml.model {model!r}) are not yet available"
+    def _refuse(self, text: str, kind: type[OstinatoError] = WeightsError) -> OstinatoError:
+        """The error that says `text`, which begins with a key, of this file."""
+        return kind(f"{self.where}: {_KEY}{text}", hint="convert the model again, with its tokenizer")
+
+    def text(self, key: str) -> str | None:
+        """A text, None where the file has none."""
+        value = self._metadata.get(_KEY + key)
+        if value is not None and not isinstance(value, str):
+            raise self._refuse(f"{key} is {value!r}, expected a text", ConfigError)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value; absent: the default."""
+        value = self._metadata.get(_KEY + key, default)
+        if not isinstance(value, bool):
+            raise self._refuse(f"{key} is {value!r}, expected true or false", ConfigError)
+        return value
+
+    def strings(self, key: str) -> Sequence[str]:
+        """A list of texts; raises `WeightsError` where it is missing or empty."""
+        values = self._metadata.get(_KEY + key)
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise self._refuse(f"{key} is missing or empty")
+        if not all(isinstance(value, str) for value in values):
+            raise self._refuse(f"{key} is not an array of strings")
+        return values
+
+    def scores(self) -> Sequence[float]:
+        """The score of each token; raises `WeightsError` where they are missing or do not fit the tokens."""
+        values = self._metadata.get(_KEY + "scores")
+        if not isinstance(values, Sequence) or not all(isinstance(value, float) for value in values):
+            raise self._refuse("scores is missing or not an array of numbers")
+        if len(values) != len(self.pieces) or not all(map(math.isfinite, values)):
+            raise self._refuse(
+                f"scores has {len(values)} entries, expected a finite number for each of {len(self.pieces)} tokens"
             )
-        raise ConfigError(f"{where}: unknown tokenizer.ggml.model {model!r}", hint="known: gpt2 (byte-level BPE)")
-    name = metadata.get(_KEY + "pre")
-    if name is None:
-        raise ConfigError(
-            f"{where} does not say which pre-tokenizer its vocabulary needs (tokenizer.ggml.pre is absent)",
-            hint="convert the model again with a current converter: guessing would silently change the tokens",
-        )
-    if name not in PRE_TOKENIZERS:
-        raise ConfigError(f"{where}: unknown tokenizer.ggml.pre {name!r}", hint=f"known: {', '.join(PRE_TOKENIZERS)}")
-    if metadata.get(_KEY + "add_space_prefix"):
-        raise ConfigError(f"{where}: tokenizer.ggml.add_space_prefix is not supported for byte-level BPE")
-    return PRE_TOKENIZERS[name]
+        return values
 
+    def token(self, role: str) -> int | None:
+        """The id of a special token (bos, eos, padding, unknown, ...), None where the file names none. Raises `WeightsError` for one outside the list."""
+        token = self._metadata.get(f"{_KEY}{role}_token_id")
+        if token is not None and (isinstance(token, bool) or not isinstance(token, int)):
+            raise self._refuse(f"{role}_token_id is {token!r}, expected an integer", ConfigError)
+        if token is not None and not 0 <= token < len(self.pieces):
+            raise self._refuse(f"{role}_token_id {token} is outside the vocabulary of {len(self.pieces)}")
+        return token
 
-def _strings(metadata: Mapping[str, Any], key: str, where: str) -> Sequence[str]:
-    values = metadata.get(_KEY + key)
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        raise WeightsError(f"{where}: {_KEY}{key} is missing or empty")
-    if not all(isinstance(value, str) for value in values):
-        raise WeightsError(f"{where}: {_KEY}{key} is not an array of strings")
-    return values
+    def added(self, flag: str, default: bool, role: str) -> int | None:
+        """The token that the file (or else the default of the kind) puts beside every text, None for none.
 
+        Raises `WeightsError` where a text should have one and the file does not say which.
+        """
+        if not self.flag(flag, default):
+            return None
+        token = self.token(role)
+        if token is None:
+            raise self._refuse(f"{role}_token_id is absent, and {_KEY}{flag} puts that token beside every text")
+        return token
 
-def _merge_model(metadata: Mapping[str, Any], vocabulary: dict[str, int], kind: PreTokenizer, where: str) -> models.BPE:
-    pairs = []
-    for merge in _strings(metadata, "merges", where):
-        left, separator, right = merge.partition(" ")
-        if not (left and separator and right) or " " in right:
-            raise WeightsError(f"{where}: merge {merge!r} is not two tokens separated by a space")
-        pairs.append((left, right))
-    try:
-        return models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=kind.whole_words)
-    except Exception as error:  # the library raises plain Exception
-        raise WeightsError(f"{where}: vocabulary and merges do not fit: {error}") from error
-
-
-def _add_tokens(backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], pieces: Sequence[str], where: str) -> None:
-    """Control and user-defined tokens are found in the text before it is split; their ids are already in the vocabulary."""
-    types = metadata.get(_KEY + "token_type")
-    if types is None:
-        return
-    if len(types) != len(pieces):
-        raise WeightsError(f"{where}: {len(types)} token types for {len(pieces)} tokens")
-    added = [
-        tokenizers.AddedToken(piece, special=kind == _CONTROL, normalized=False)
-        for piece, kind in zip(pieces, types, strict=True)
-        if kind in (_CONTROL, _USER_DEFINED) and piece
-    ]
-    backend.add_tokens(added)
-
-
-def _with_special_tokens(
-    backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], kind: PreTokenizer, count: int, where: str
-) -> Tokenizer:
-    ids: dict[str, int | None] = {}
-    for role in ("bos", "eos", "padding"):
-        token = metadata.get(f"{_KEY}{role}_token_id")
-        if token is not None and not 0 <= token < count:
-            raise WeightsError(f"{where}: {_KEY}{role}_token_id {token} is outside the vocabulary of {count}")
-        ids[role] = token
-    surround: list[tuple[int, ...]] = []
-    for role, default in (("bos", kind.adds_bos), ("eos", False)):
-        token = ids[role]
-        if not metadata.get(f"{_KEY}add_{role}_token", default):
-            surround.append(())
-        elif token is not None:
-            surround.append((token,))
-        else:
-            raise WeightsError(
-                f"{where}: texts should be surrounded with a {role} token, but {_KEY}{role}_token_id is absent"
-            )
-    return Tokenizer(
-        backend,
-        bos_token_id=ids["bos"],
-        eos_token_id=ids["eos"],
-        pad_token_id=ids["padding"],
-        surround=(surround[0], surround[1]),
-    )
+    def _types(self) -> Sequence[int]:
+        types = self._metadata.get(_KEY + "token_type")
+        if types is None:
+            return [NORMAL] * len(self.pieces)
+        if not isinstance(types, Sequence) or not all(type(kind) is int for kind in types):
+            raise self._refuse("token_type is not an array of integers")
+        if len(types) != len(self.pieces):
+            raise self._refuse(f"token_type has {len(types)} entries for {len(self.pieces)} tokens")
+        return types

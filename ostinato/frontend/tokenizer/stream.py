@@ -9,11 +9,14 @@ spell valid text (byte fallback replaces a whole run of bytes when one of them i
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from ostinato.frontend.tokenizer.tokenizer import Tokenizer, checked_ids
 
 __all__ = ["StreamDecoder"]
 
+_CONTEXT = 5
+"""Ids before a sequence that its first characters may depend on."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -28,14 +31,20 @@ _BYTE_OF = _byte_alphabet()
 
 
 class StreamDecoder:
-    """Decodes one sequence. Not for several threads, and not for a second sequence after `flush`: make a new one."""
+    """Decodes one sequence. Not for several threads, and not for a second sequence after `flush`: make a new one.
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    `after` are the ids that stand before it: a decoder that drops the space in front of a text keeps the one that continues them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, after: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace") if tokenizer.is_byte_level else None
-        self._window: list[int] = []
-        self._shown = 0  # tokens of the window whose text has been given out
+        self._window: list[int] = [] if self._utf8 is not None else checked_ids(after[-_CONTEXT:])
+        # a window that begins inside a character loses its whole run of bytes; one that ends inside a character is of no use
+        while self._window and self._text(len(self._window)).endswith(_REPLACEMENT):
+            del self._window[0]
+        self._shown = len(self._window)  # tokens of the window whose text has been given out
 
     def push(self, token: int) -> str:
         """The characters that `token` completes, often none. Ids beyond the vocabulary add nothing; negative ones raise `BoundsError`."""
