@@ -6,9 +6,7 @@ how many they are, so that the head runs over those alone. Tokens past `token_co
 
 from __future__ import annotations
 
-import heapq
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,43 +15,29 @@ from ostinato.ir.errors import CapacityError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 
-__all__ = ["Piece", "RowPool", "pack", "schedule"]
+__all__ = ["LENGTH_INPUT", "Piece", "pack", "schedule"]
+
+LENGTH_INPUT = "rotary_length"
+"""An entry with this input has keys that depend on the length of the whole row: they are of no use to a longer prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`tokens` (int32) of cache row `row` at positions start, start + 1, ...; `wanted`: the logits of its last token are."""
+    """`tokens` (int32) of cache row `row` at positions start, start + 1, ...; `wanted`: the logits of its last token are.
+
+    `total` is how many tokens the row has when the last of what is known has been fed: for every chunk of a prompt the length of the whole prompt, in decode
+    position + 1. Rotary kinds that depend on a length read it. 0 means that the piece is the last one known, which is start + len(tokens).
+    """
 
     row: int
     tokens: Array
     start: int
     wanted: bool
+    total: int = 0
 
-
-class RowPool:
-    """The cache rows 0 to count - 1, lent out one by one, the lowest free one first. Safe to use from several threads."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = list(range(count))
-        # a dropped iterator gives its rows back wherever the collector finds it, in here too: hence reentrant
-        self._lock = threading.RLock()
-
-    @property
-    def held(self) -> int:
-        """Rows that are lent out."""
-        return self.count - len(self._free)
-
-    def take(self) -> int | None:
-        """A free row, None when all are lent out."""
-        with self._lock:
-            return heapq.heappop(self._free) if self._free else None
-
-    def give(self, rows: Iterable[int]) -> None:
-        """Takes rows back."""
-        with self._lock:
-            for row in rows:
-                heapq.heappush(self._free, row)
+    def __post_init__(self) -> None:
+        if self.total == 0:
+            object.__setattr__(self, "total", self.start + len(self.tokens))
 
 
 def schedule(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:
@@ -68,9 +52,8 @@ def schedule(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:
                 room = capacity
             size = min(room, len(piece.tokens) - done)
             last = done + size == len(piece.tokens)
-            steps[-1].append(
-                Piece(piece.row, piece.tokens[done : done + size], piece.start + done, piece.wanted and last)
-            )
+            tokens = piece.tokens[done : done + size]
+            steps[-1].append(Piece(piece.row, tokens, piece.start + done, piece.wanted and last, piece.total))
             done += size
             room -= size
     return steps
@@ -111,6 +94,11 @@ def pack(plan: EntryPlan, pieces: Sequence[Piece], block_table: Array) -> tuple[
             wanted.append(piece)
             ends.append(end - 1)
         offset = end
+    if LENGTH_INPUT in shapes:
+        inputs[LENGTH_INPUT] = np.zeros(tokens, np.int32)
+        inputs[LENGTH_INPUT][:count] = np.repeat(
+            [piece.total for piece in pieces], [len(piece.tokens) for piece in pieces]
+        )
     if "last" in shapes:
         inputs["last"] = np.full(rows, -1, np.int32)
         inputs["last"][: len(ends)] = ends

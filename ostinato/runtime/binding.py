@@ -24,10 +24,11 @@ from ostinato.ir.errors import (
     ShapeError,
 )
 from ostinato.ir.step import ByteRange
-from ostinato.ir.types import Array, DType
+from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, EntryPlan
 from ostinato.runtime.device import Device
 from ostinato.runtime.regions import Regions
+from ostinato.runtime.tensor_view import TensorView
 
 __all__ = ["BoundExecutable", "ExternalMemory"]
 
@@ -43,23 +44,15 @@ class ExternalMemory:
 
     @staticmethod
     def of(name: str, owner: Any) -> ExternalMemory:
-        """Memory of a numpy array, a torch CPU tensor or anything with DLPack. Raises `DTypeError` for other objects, `LayoutError` unless contiguous."""
-        array = as_array(name, owner)
-        if array.dtype.hasobject:
-            raise DTypeError("an array of Python objects holds no plain bytes", node=name, hint="bind numbers")
-        if not array.flags.c_contiguous:
+        """Memory of anything that `TensorView.of` reads. Raises what that raises, and `LayoutError` unless contiguous."""
+        view = TensorView.of(owner, name)
+        if not view.is_contiguous:
             raise LayoutError(
-                f"strides {array.strides} of shape {list(array.shape)} are not contiguous",
+                f"strides {list(view.strides or ())} of shape {list(view.shape)} are not contiguous",
                 node=name,
                 hint="bind a contiguous buffer",
             )
-        if not array.flags.aligned:
-            raise LayoutError(
-                f"the buffer at {array.ctypes.data:#x} is not aligned to its elements of {array.itemsize} bytes",
-                node=name,
-                hint="bind an array of its own, not bytes from the middle of another",
-            )
-        return ExternalMemory(name, owner, array.ctypes.data, array.nbytes)
+        return ExternalMemory(name, owner, view.address, view.span)
 
     def check(self) -> None:
         """Raises `AddressChanged` when the owner's memory moved or was resized."""
@@ -90,19 +83,8 @@ def any_array(name: str, value: Any) -> Array:
 
 
 def as_array(name: str, owner: Any) -> Array:
-    """A numpy array over the owner's memory, without a copy."""
-    if isinstance(owner, np.ndarray):
-        return owner
-    if hasattr(owner, "__dlpack__"):
-        try:
-            return np.from_dlpack(owner)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise DTypeError(f"{type(owner).__name__} cannot be read without a copy: {error}", node=name) from None
-    raise DTypeError(
-        f"expected an array with DLPack, found {type(owner).__name__}",
-        node=name,
-        hint="pass a numpy array or a torch CPU tensor",
-    )
+    """A numpy array over the owner's memory, without a copy: of anything that `TensorView.of` reads, and any numpy array as it is."""
+    return owner if isinstance(owner, np.ndarray) else TensorView.of(owner, name).numpy()
 
 
 class BoundExecutable:
@@ -155,16 +137,15 @@ class BoundExecutable:
         raise NotYetAvailable("graph capture needs the HIP backend, which this version does not have", hint="use run()")
 
     def _checked(self, binding: Binding, owner: Any, *, writable: bool) -> ExternalMemory:
-        array = as_array(binding.name, owner)
-        expected = binding.type
-        if array.shape != expected.static_shape:
+        view, expected = TensorView.of(owner, binding.name), binding.type
+        if view.shape != expected.static_shape:
             raise ShapeError(
-                f"expected shape {list(expected.static_shape)}, found {list(array.shape)}", node=binding.name
+                f"expected shape {list(expected.static_shape)}, found {list(view.shape)}", node=binding.name
             )
-        if DType.of(array.dtype) is not expected.dtype:
-            raise DTypeError(f"expected {expected.dtype.value}, found {array.dtype}", node=binding.name)
-        if writable and not array.flags.writeable:
-            raise LayoutError("an output needs writable memory", node=binding.name)
+        if view.dtype is not expected.dtype:
+            raise DTypeError(f"expected {expected.dtype.value}, found {view.dtype.value}", node=binding.name)
+        if writable and not view.writable:
+            raise LayoutError("an output needs writable memory", node=binding.name, hint="bind a writable buffer")
         memory = ExternalMemory.of(binding.name, owner)
         self._memory.append(memory)
         return memory
@@ -173,12 +154,20 @@ class BoundExecutable:
         if arena is None:
             return None
         memory = ExternalMemory.of("arena", arena)
-        if not as_array("arena", arena).flags.writeable:
-            raise LayoutError("the arena needs writable memory", node="arena")
+        if not TensorView.of(arena).writable:
+            raise LayoutError("the arena needs writable memory", node="arena", hint="bind a writable buffer")
         if memory.nbytes < needed:
-            raise CapacityError(f"the plan needs {needed} bytes, the arena given has {memory.nbytes}", node="arena")
+            raise CapacityError(
+                f"the plan needs {needed} bytes, the arena given has {memory.nbytes}",
+                node="arena",
+                hint="bind a larger one, or none",
+            )
         if memory.address % alignment:
-            raise LayoutError(f"the arena at {memory.address:#x} is not aligned to {alignment} bytes", node="arena")
+            raise LayoutError(
+                f"the arena at {memory.address:#x} is not aligned to {alignment} bytes",
+                node="arena",
+                hint=f"allocate {alignment - 1} bytes more and bind from the first aligned one on",
+            )
         self._memory.append(memory)
         return memory.address
 

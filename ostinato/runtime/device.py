@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["Buffer", "Device", "PackSource", "ResolvedStep", "Table", "WeightSource"]
+__all__ = ["Buffer", "Device", "Launch", "PackSource", "ResolvedStep", "Table", "WeightSource"]
 
 
 class Buffer(Protocol):
@@ -53,6 +53,14 @@ class Table(Protocol):
         ...
 
 
+class Launch(Protocol):
+    """One kernel with its parameters, run on operands that may differ from call to call. Threads may share it."""
+
+    def run(self, operands: tuple[tuple[int, int], ...]) -> None:
+        """One native call, without the GIL, that allocates nothing; raises typed errors that name the node. An absent operand is (0, 0)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PackSource:
     """Rows for a weight: `row_index` int64 gives the source row of each logical row; `data` uint8 holds row-major source rows of `dtype`."""
@@ -69,16 +77,26 @@ class Device(Protocol):
     def threads(self) -> int: ...
     @property
     def isa(self) -> str: ...
+    @property
+    def launches(self) -> int:
+        """How many launches ran so far."""
+        ...
+
     def allocate(self, nbytes: int, alignment: int = 256) -> Buffer:
         """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none."""
         ...
 
     def make_table(self, steps: Sequence[ResolvedStep]) -> Table: ...
+    def make_launch(self, node: str, kernel: str, params: Sequence[int | float]) -> Launch: ...
     def pack(self, tensor_type: TensorType, address: int, source: PackSource, first_row: int) -> None:
         """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype and layout.
 
         A vector is a column of rows of one element. Float dtypes convert into one another, blocks dequantise; floats never become blocks (`DTypeError`).
         """
+        ...
+
+    def unpack(self, tensor_type: TensorType, address: int) -> Array:
+        """The logical values of the weight at `address` as float32: what `pack` wrote, blocks dequantised."""
         ...
 
 
@@ -89,6 +107,10 @@ class WeightSource(Protocol):
     def shape(self, tensor: str) -> tuple[int, ...]: ...
     def row_order(self, tensor: str) -> Array | None:
         """Source row of every logical row (int64), or None for the identity."""
+        ...
+
+    def shift(self, tensor: str) -> float:
+        """What is added to every stored value, in float32; 0 for nothing."""
         ...
 
     def map(self, tensor: str) -> Array:

@@ -26,7 +26,8 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.options import RUNNABLE
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
-from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, Runner
+from ostinato.runtime.replace import replace_weights
+from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
 from ostinato.runtime.weights import Progress, load_shared
 
 __all__ = ["Executable", "MemoryReport", "load_program"]
@@ -60,7 +61,7 @@ class Executable:
         mode: str,
         reason: str = "",
         observer: Observer | None = None,
-        reference_weights: dict[str, Array] | None = None,
+        reference_weights: ReferenceWeights | None = None,
     ) -> None:
         if mode not in RUNNABLE:
             raise ConfigError(
@@ -75,7 +76,7 @@ class Executable:
         self._observer = observer
         self._runners: dict[str, Runner] = {}
         self._reference_state: dict[str, Array] = {}
-        self._reference_weights = reference_weights if reference_weights is not None else {}
+        self._reference_weights = reference_weights or ReferenceWeights(program, device, shared)
         self._running = threading.Lock()
         self._process = os.getpid()
         self._count_limits = {name: count_limits(graph) for name, graph in program.graphs.items()}
@@ -177,13 +178,48 @@ class Executable:
             arena=arena,
         )
 
+    def replace_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Writes new values of weights in place: original tensor name -> array (numpy, torch CPU, DLPack) of the checkpoint's shape and convention.
+
+        Works through packing, concatenation and conversion; no address changes, and every clone sees the new values at once. A quantised weight takes uint8
+        rows of its own block dtype. Raises `WeightsError` for unknown names, `ShapeError`, `DTypeError` and `LayoutError` naming the tensor before anything
+        is written, and `LifecycleError` while this executable or a clone runs. State is kept: keys and values of the old weights stay in the caches until
+        `reset_state`.
+        """
+        replace_weights(self.device, self.program.plan, self.regions.shared, self.program.source, tensors)
+        self._reference_weights.renew()
+
+    def warm_up(self) -> None:
+        """Runs every entry once on zeros, so that a first call finds its pages mapped, and puts the state back as it was: nothing can tell it happened.
+
+        Raises what `run` raises.
+        """
+        with self.exclusive():
+            state = self._state_bytes()
+            kept, kept_reference = state.copy(), dict(self._reference_state)
+            try:
+                for name in self.entries:
+                    runner = self.runner(name)
+                    for array in runner.inputs.values():
+                        array[...] = 0
+                    for count, limit in self._count_limits[name].items():
+                        runner.inputs[count][...] = limit
+                    runner.run()
+            finally:
+                state[:] = kept
+                self._reference_state.update(kept_reference)
+
     def reset_state(self) -> None:
         """Zeroes the state region (caches)."""
         with self.exclusive():
-            size = self.program.plan.size_of(Region(self.device.name, "state"))
-            self.regions.state.view(np.uint8, (size,))[:] = 0
+            self._state_bytes()[:] = 0
             for name, array in self._reference_state.items():
                 self._reference_state[name] = np.zeros_like(array)
+
+    def _state_bytes(self) -> Array:
+        """The state region, uint8 [its bytes], writable."""
+        state = self.regions.state
+        return state.view(np.uint8, (state.nbytes,))
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
@@ -192,18 +228,19 @@ class Executable:
         )
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Holds the executable for one call; raises `LifecycleError` when another one is in progress."""
+    def exclusive(self, *, wait: bool = False) -> Iterator[None]:
+        """Holds the executable for one call. When another one is in progress, raises `LifecycleError`, or waits for its end."""
         if self._process != os.getpid():
             # a fork in the middle of a call: the thread that held the lock is not in this process
             self._running, self._process = threading.Lock(), os.getpid()
         lock = self._running
-        if not lock.acquire(blocking=False):
+        if not lock.acquire(blocking=wait):
             raise LifecycleError(
                 "this executable is running another call", hint="use one executable a thread: exe.clone()"
             )
         try:
-            yield
+            with self.regions.shared.use.running():
+                yield
         finally:
             lock.release()
 
@@ -233,9 +270,13 @@ def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Arra
     """
     expected = {binding.name: binding.type for binding in plan.inputs}
     if not isinstance(inputs, Mapping):
-        raise InputError(f"inputs are a {type(inputs).__name__}, expected arrays by name", node=plan.name)
+        raise InputError(
+            f"inputs are a {type(inputs).__name__}, expected arrays by name",
+            node=plan.name,
+            hint=f"the entry takes {sorted(expected)}",
+        )
     if missing := sorted(set(expected) - set(inputs)):
-        raise InputError(f"missing inputs {missing}", node=plan.name)
+        raise InputError(f"missing inputs {missing}", node=plan.name, hint=f"the entry takes {sorted(expected)}")
     if unknown := sorted(map(str, set(inputs) - set(expected))):
         raise InputError(f"unknown inputs {unknown}", node=plan.name, hint=f"the entry takes {sorted(expected)}")
     checked: dict[str, Array] = {}

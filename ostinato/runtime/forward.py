@@ -5,21 +5,23 @@ Picks the smallest bucket that fits, cuts what is longer than the largest into c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ostinato.ir.checks import integers
-from ostinato.ir.errors import BoundsError, CapacityError, DTypeError, InputError, LifecycleError, ShapeError
-from ostinato.ir.types import Array
+from ostinato.ir.errors import CapacityError, LifecycleError
+from ostinato.ir.types import Array, TensorType
 from ostinato.planner.plan import Binding, EntryPlan
-from ostinato.runtime.batch import Piece, RowPool, pack, schedule
-from ostinato.runtime.binding import any_array, as_array
+from ostinato.runtime.batch import Piece, pack, schedule
 from ostinato.runtime.device import Device
-from ostinato.runtime.executable import Executable, narrow_indices
+from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import SharedRegions
+from ostinato.runtime.rows import RowPool
+from ostinato.runtime.sampling_inputs import sampling_inputs
+from ostinato.runtime.token_rows import token_rows
 
 __all__ = ["TextExecutable"]
 
@@ -27,12 +29,13 @@ __all__ = ["TextExecutable"]
 class TextExecutable(Executable):
     """An executable whose entries are token-packed (`step` graphs): callable on token ids.
 
-    `free_rows` are the cache rows that no unfinished generation holds.
+    `free_rows` are the cache rows, with what the ones that no unfinished generation holds still have from the last one. Every call but the steps of a
+    generation may write any row, so that what rows were known to hold is forgotten, and so it is where weights were replaced.
     """
 
     def __init__(self, program: Program, device: Device, shared: SharedRegions, **options: Any) -> None:
         super().__init__(program, device, shared, **options)
-        self.free_rows = RowPool(self.rows)
+        self.free_rows = RowPool(self.rows, lambda: shared.use.changes)
 
     @property
     def vocab_size(self) -> int:
@@ -41,7 +44,7 @@ class TextExecutable(Executable):
     @property
     def logits(self) -> str:
         """ "last" (one row of logits a sequence) or "all" (one a token)."""
-        return "last" if "row_count" in {b.name for b in self._any_entry.inputs} else "all"
+        return "last" if self.has_input("row_count") else "all"
 
     @property
     def rows(self) -> int:
@@ -53,6 +56,27 @@ class TextExecutable(Executable):
         """Positions a sequence can hold."""
         block_size = self.program.plan.state[0].type.static_shape[2]
         return block_size * self._table_width
+
+    @contextmanager
+    def exclusive(self, *, wait: bool = False) -> Iterator[None]:
+        """Holds the executable for a call that may write the caches; see `Executable.exclusive`."""
+        with super().exclusive(wait=wait):
+            self.free_rows.forget()
+            yield
+
+    @contextmanager
+    def generating(self, *, wait: bool = False) -> Iterator[None]:
+        """Holds the executable for steps that write only rows on loan from `free_rows`."""
+        with super().exclusive(wait=wait):
+            yield
+
+    def has_input(self, name: str) -> bool:
+        """Whether the entries have an input of that name."""
+        return name in {binding.name for binding in self._any_entry.inputs}
+
+    def input_type(self, name: str) -> TensorType:
+        """Type of an input of the entries."""
+        return self._io(name).type
 
     @property
     def _any_entry(self) -> EntryPlan:
@@ -93,7 +117,7 @@ class TextExecutable(Executable):
         {"logits": float32 [B,V]} for last-token logits, [B,T,V] for all (zeros past a length), as the same kind of array. Raises `BoundsError` for ids
         outside the vocabulary, `CapacityError` past the context or the row count, before anything ran.
         """
-        rows, convert = self._rows_of(input_ids, lengths)
+        rows, convert = token_rows(input_ids, lengths, self.vocab_size)
         if not rows:
             shape = (0, self.vocab_size) if self.logits == "last" else (0, 0, self.vocab_size)
             return {"logits": convert(np.zeros(shape, np.float32))}
@@ -121,6 +145,7 @@ class TextExecutable(Executable):
         """Runs the steps and writes the logits that each piece asks for into `result`."""
         for step in steps:
             inputs, wanted = pack(plan, step, table)
+            inputs.update(sampling_inputs(plan, ()))  # nothing is sampled here, where the entry can
             logits = self.run_held(plan.name, inputs, ("logits",))["logits"]
             if self.logits == "last":
                 for index, piece in enumerate(wanted):
@@ -132,57 +157,3 @@ class TextExecutable(Executable):
                         offset : offset + len(piece.tokens)
                     ]
                     offset += len(piece.tokens)
-
-    def _rows_of(self, input_ids: Any, lengths: Sequence[int] | Array | None) -> tuple[list[Array], Any]:
-        """Checked int32 rows, and the function that turns the result into the caller's kind of array."""
-        convert: Any = np.asarray
-        if isinstance(input_ids, list | tuple):
-            rows = [any_array(f"input_ids[{index}]", row) for index, row in enumerate(input_ids)]
-            if lengths is not None:
-                raise InputError("lengths are for a padded array; a list of rows has its own", node="lengths")
-        else:
-            array = as_array("input_ids", input_ids)
-            if not isinstance(input_ids, np.ndarray):
-                convert = _converter(input_ids)
-            if array.ndim != 2:
-                raise ShapeError(f"expected [batch, tokens], found shape {list(array.shape)}", node="input_ids")
-            sizes = (
-                [array.shape[1]] * array.shape[0] if lengths is None else integers(lengths, "lengths", error=DTypeError)
-            )
-            if len(sizes) != array.shape[0]:
-                raise ShapeError(f"{len(sizes)} lengths for {array.shape[0]} rows", node="lengths")
-            if bad := [n for n in sizes if not 0 <= n <= array.shape[1]]:
-                raise BoundsError(f"lengths {bad} are outside [0, {array.shape[1]}]", node="lengths")
-            rows = [array[index, :size] for index, size in enumerate(sizes)]
-        return [self._check_row(index, row) for index, row in enumerate(rows)], convert
-
-    def _check_row(self, index: int, row: Array) -> Array:
-        where = f"input_ids[{index}]"
-        if row.ndim != 1:
-            raise ShapeError(f"expected one dimension of token ids, found shape {list(row.shape)}", node=where)
-        if row.size == 0:
-            return np.zeros(0, np.int32)
-        if row.dtype == np.int64:
-            row = narrow_indices(where, row)
-        if row.dtype != np.int32:
-            raise DTypeError(f"expected int32 or int64 token ids, found {row.dtype}", node=where)
-        check_tokens(where, row, self.vocab_size)
-        return row
-
-
-def check_tokens(where: str, tokens: Array, vocab_size: int) -> None:
-    """Raises `BoundsError` with the first offending id and its index."""
-    bad = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
-    if bad.size:
-        raise BoundsError(
-            f"token id {tokens[bad[0]]} at index {bad[0]} is outside the vocabulary of {vocab_size}", node=where
-        )
-
-
-def _converter(like: Any) -> Any:
-    """Turns a numpy array into the caller's kind: a torch tensor for a torch tensor, numpy otherwise."""
-    if type(like).__module__.partition(".")[0] == "torch":
-        import torch  # the caller has it: an optional package
-
-        return torch.from_numpy
-    return np.asarray

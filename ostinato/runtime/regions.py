@@ -6,24 +6,79 @@ output by the caller's, and the arena may be the caller's memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from ostinato.ir.errors import DeviceUnavailable, PlanError
+from ostinato.ir.errors import DeviceUnavailable, LifecycleError, PlanError
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
 from ostinato.runtime.device import Buffer, Device, ResolvedStep
 
-__all__ = ["Regions", "SharedRegions", "allocate_regions", "require_device"]
+__all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device"]
+
+
+class SharedUse:
+    """Who reads the shared regions now: runs of clones go on side by side, a change of the weights waits for nobody and is refused while one runs.
+
+    `changes` counts the changes; what was computed before the last one is not what the weights give now.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._renew()
+
+    def _renew(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._changing = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Holds the weights as they are during a run. Raises `LifecycleError` while they change."""
+        if self._process != os.getpid():
+            self._renew()  # a fork: the runs that were in progress are not in this process
+        with self._lock:
+            if self._changing:
+                raise LifecycleError("the weights are being replaced", hint="run again when replace_weights is done")
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs -= 1
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Holds the weights for a change. Raises `LifecycleError` while an executable that shares them runs."""
+        if self._process != os.getpid():
+            self._renew()
+        with self._lock:
+            if self._runs or self._changing:
+                raise LifecycleError(
+                    "an executable that shares these weights is running", hint="replace weights between runs"
+                )
+            self._changing = True
+            self.changes += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing = False
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRegions:
-    """Weights and constants: read-only after loading, shared by every clone."""
+    """Weights and constants, shared by every clone: read-only but for `replace_weights`, which notes in `replaced` the slots it wrote."""
 
     weights: Buffer
     constants: Buffer
+    use: SharedUse = field(default_factory=SharedUse)
+    replaced: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

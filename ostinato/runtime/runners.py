@@ -13,20 +13,20 @@ import numpy as np
 
 from ostinato.ir.calls import NodeCall, node_call
 from ostinato.ir.errors import PlanError
-from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.interp import Observer, interpret
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, StepKind
+from ostinato.ir.step import WORKSPACE
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
 from ostinato.planner.plan import EntryPlan
-from ostinato.runtime.device import Buffer, Device, ResolvedStep
+from ostinato.runtime.device import Buffer, Device
 from ostinato.runtime.program import Program
-from ostinato.runtime.regions import Regions
+from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.weights import logical_weight
 
-__all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "Runner"]
+__all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "ReferenceWeights", "Runner"]
 
 
 class Runner(abc.ABC):
@@ -92,14 +92,14 @@ class EagerRunner(Runner):
             buffer.free()
 
     def _launch(self, node: Node, call: NodeCall, live: Mapping[str, Buffer]) -> None:
-        workspace = self._device.allocate(call.workspace) if call.workspace else None
+        # a kernel that takes a workspace wants an address also where its inputs are empty and it needs no bytes
+        workspace = self._device.allocate(call.workspace) if WORKSPACE in call.operands else None
         scratch = (0, 0) if workspace is None else (workspace.address, call.workspace)
         operands = tuple(
             (0, 0) if name is None else scratch if name == WORKSPACE else self._address(name, live)
             for name in call.operands
         )
-        step = ResolvedStep(node.name, StepKind.LAUNCH, call.kernel, operands, call.params)
-        self._device.make_table([step]).run()
+        self._device.make_launch(node.name, call.kernel, call.params).run(operands)
         if workspace is not None:
             workspace.free()
 
@@ -130,27 +130,56 @@ class EagerRunner(Runner):
         return np.lib.stride_tricks.as_strided(flat[view.offset :], tensor.static_shape, strides, writeable=False)
 
 
+class ReferenceWeights:
+    """Logical weights for the interpreter, read from the checkpoint when first needed, or from the device where they were replaced. Shared by clones."""
+
+    def __init__(self, program: Program, device: Device, shared: SharedRegions) -> None:
+        self._program = program
+        self._device = device
+        self._shared = shared
+        self._values: dict[str, Array] = {}
+        self._slots = {slot.name: slot for slot in program.plan.weights}
+        self.widened: dict[str, Array] = {}
+
+    def of(self, graph: Graph) -> dict[str, Array]:
+        """The weights of a graph by value name."""
+        return {item.value.name: self._value(item) for item in graph.with_role(Role.WEIGHT)}
+
+    def renew(self) -> None:
+        """Forgets what was replaced since, so that it is read anew."""
+        for name in self._shared.replaced:
+            self._values.pop(name, None)
+            self.widened.pop(name, None)
+
+    def _value(self, item: GraphInput) -> Array:
+        name, dtype = item.value.name, item.value.type.dtype
+        if name not in self._values:
+            if name in self._shared.replaced:
+                slot = self._slots[name]
+                read = self._device.unpack(slot.type, self._shared.weights.address + slot.range.offset)
+                self._values[name] = read if dtype.is_block else read.astype(dtype.numpy, copy=False)
+            else:
+                self._values[name] = logical_weight(dtype, item.parts, self._program.source)
+        return self._values[name]
+
+
 class ReferenceRunner(Runner):
-    """The interpreter: slow, in numpy, the oracle of the others. Keeps logical weights and its own state."""
+    """The interpreter: slow, in numpy, the oracle of the others. Keeps its own state."""
 
     def __init__(
         self,
         name: str,
         program: Program,
         state: dict[str, Array],
-        weights: dict[str, Array],
+        weights: ReferenceWeights,
         observer: Observer | None = None,
     ) -> None:
         self._graph = program.graphs[name]
         self._observer = observer
         self._state = state
         self._weights = weights
-        self._widened: dict[str, Array] = {}
         for item in self._graph.with_role(Role.STATE):
             state.setdefault(item.value.name, np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy))
-        for item in self._graph.with_role(Role.WEIGHT):
-            if item.value.name not in weights:
-                weights[item.value.name] = logical_weight(item.value.type.dtype, item.parts, program.source)
         self.inputs = {
             item.value.name: np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy)
             for item in self._graph.with_role(Role.INPUT)
@@ -159,7 +188,10 @@ class ReferenceRunner(Runner):
 
     def run(self) -> None:
         result = interpret(
-            self._graph, {**self.inputs, **self._weights, **self._state}, observe=self._observer, widened=self._widened
+            self._graph,
+            {**self.inputs, **self._weights.of(self._graph), **self._state},
+            observe=self._observer,
+            widened=self._weights.widened,
         )
         self._state.update(result.state)
         self.outputs = result.outputs

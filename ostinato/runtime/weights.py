@@ -1,7 +1,7 @@
 """Loading weights: the manifest's parts go from the mapped checkpoint straight into the weights region.
 
-Packing, row reordering and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the weights never
-exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
+Packing, row reordering, shifts and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the
+weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import WeightsError
 from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
-from ostinato.ir.weights import WeightPart, WeightSlot
+from ostinato.ir.weights import WeightPart, WeightSlot, transform_of
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import Device, PackSource, WeightSource
 from ostinato.runtime.regions import SharedRegions, require_device
 
-__all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight"]
+__all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight", "pack_part"]
 
 PACK_CHUNK_BYTES = 16 << 20
 """Source bytes packed between two releases of mapped pages: bounds how much of the file is resident at once."""
@@ -33,7 +33,7 @@ def load_shared(
 ) -> SharedRegions:
     """Fills the weights and constants regions of a program.
 
-    Raises `WeightsError` when a part does not fit its slot or states another order of rows than its source has, `DeviceUnavailable` when the plan is for
+    Raises `WeightsError` when a part does not fit its slot or states another transform than its source has, `DeviceUnavailable` when the plan is for
     another device.
     """
     require_device(plan, device)
@@ -43,7 +43,7 @@ def load_shared(
         _check_parts(slot, source)
         first_row = 0
         for part in slot.parts:
-            _pack_part(device, slot, weights.address + slot.range.offset, part, first_row, source)
+            pack_part(device, slot, weights.address + slot.range.offset, part, first_row, source)
             first_row += part.stop - part.start
         done += slot.type.nbytes
         if progress is not None:
@@ -56,25 +56,25 @@ def load_shared(
     return SharedRegions(weights, constants)
 
 
-def logical_weight(slot_type_dtype: DType, parts: tuple[WeightPart, ...], source: WeightSource) -> Array:
-    """A weight as the reference interpreter wants it: parts concatenated in logical row order, unpacked.
+def logical_weight(dtype: DType, parts: tuple[WeightPart, ...], source: WeightSource) -> Array:
+    """A weight of `dtype` as the reference interpreter wants it: parts concatenated in logical row order, unpacked.
 
     Block weights are dequantised to float32, which is what every kernel of theirs computes with; others are converted to the weight's dtype. Raises
-    `WeightsError` when a part states another order of rows than its source has.
+    `WeightsError` when a part states another transform than its source has.
     """
     pieces = []
     for part in parts:
-        shape, dtype = source.shape(part.tensor), source.dtype(part.tensor)
+        shape, stored = source.shape(part.tensor), source.dtype(part.tensor)
         raw = source.map(part.tensor)
         values = (
-            dequantize(raw.reshape(shape[0], -1), dtype) if dtype.is_block else raw.view(dtype.numpy).reshape(shape)
+            dequantize(raw.reshape(shape[0], -1), stored) if stored.is_block else raw.view(stored.numpy).reshape(shape)
         )
-        order = _row_order(part, source)
-        rows = np.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
+        _check_transform(part, source)
+        picked = values[_rows(part, source, part.start, part.stop)]
+        if part.transform == "shift":
+            picked = _shifted(picked, source.shift(part.tensor))
         # piece by piece: numpy has no common dtype for f16 and bf16
-        pieces.append(
-            values[rows].astype(np.float32 if slot_type_dtype.is_block else slot_type_dtype.numpy, copy=False)
-        )
+        pieces.append(picked.astype(np.float32 if dtype.is_block else dtype.numpy, copy=False))
         source.release(part.tensor)
     return np.concatenate(pieces)
 
@@ -87,37 +87,55 @@ def _check_parts(slot: WeightSlot, source: WeightSource) -> None:
             raise WeightsError(
                 f"rows [{part.start}, {part.stop}) of {list(shape)} do not fit {slot.type}", node=part.tensor
             )
-        _row_order(part, source)
+        _check_transform(part, source)
         rows += part.stop - part.start
     if rows != slot.type.static_shape[0]:
         raise WeightsError(f"its parts have {rows} rows, its type is {slot.type}", node=slot.name)
 
 
-def _row_order(part: WeightPart, source: WeightSource) -> Array | None:
-    """The file row of every logical row, None for the identity; raises `WeightsError` unless the part's transform says the same."""
-    order = source.row_order(part.tensor)
-    found = "none" if order is None else "reorder_rows"
-    if part.transform != found:
+def _check_transform(part: WeightPart, source: WeightSource) -> None:
+    """Raises `WeightsError` unless the part's transform is what its source needs."""
+    reordered, shift = source.row_order(part.tensor) is not None, source.shift(part.tensor)
+    needed = transform_of(reordered=reordered, shift=shift)
+    if part.transform != needed:
         raise WeightsError(
-            f"the plan loads it with transform {part.transform!r}, the checkpoint needs {found!r}",
+            f"the plan loads it with transform {part.transform!r}, the checkpoint needs {needed!r}",
             node=part.tensor,
             hint="trace and plan again from this checkpoint",
         )
-    return order
+    if shift != 0.0 and (reordered or source.dtype(part.tensor).is_block):
+        raise WeightsError(
+            f"{shift} cannot be added to it: its rows are reordered or blocks",
+            node=part.tensor,
+            hint="gains are stored as plain floats",
+        )
 
 
-def _pack_part(
+def _rows(part: WeightPart, source: WeightSource, start: int, stop: int) -> Array:
+    """The file rows of the logical rows [start, stop), int64."""
+    order = source.row_order(part.tensor)
+    if order is None:
+        return np.arange(start, stop, dtype=np.int64)
+    return np.ascontiguousarray(order[start:stop], dtype=np.int64)
+
+
+def _shifted(values: Array, shift: float) -> Array:
+    return values.astype(np.float32) + np.float32(shift)
+
+
+def pack_part(
     device: Device, slot: WeightSlot, address: int, part: WeightPart, first_row: int, source: WeightSource
 ) -> None:
-    data, dtype, order = source.map(part.tensor), source.dtype(part.tensor), _row_order(part, source)
-    row_bytes = max(1, data.nbytes // max(1, source.shape(part.tensor)[0]))
+    """Packs one part of a slot as its logical rows from `first_row` on, in pieces."""
+    data, dtype, shape = source.map(part.tensor), source.dtype(part.tensor), source.shape(part.tensor)
+    row_bytes = max(1, data.nbytes // max(1, shape[0]))
     chunk = max(32, PACK_CHUNK_BYTES // row_bytes // 32 * 32)
     for start in range(part.start, part.stop, chunk):
         stop = min(start + chunk, part.stop)
-        rows = (
-            np.arange(start, stop, dtype=np.int64)
-            if order is None
-            else np.ascontiguousarray(order[start:stop], dtype=np.int64)
-        )
-        device.pack(slot.type, address, PackSource(data, dtype, rows), first_row + start - part.start)
+        rows = _rows(part, source, start, stop)
+        piece = PackSource(data, dtype, rows)
+        if part.transform == "shift":
+            values = _shifted(data.view(dtype.numpy).reshape(shape)[rows], source.shift(part.tensor))
+            piece = PackSource(values.reshape(-1).view(np.uint8), DType.F32, rows - rows[0])
+        device.pack(slot.type, address, piece, first_row + start - part.start)
         source.release(part.tensor)

@@ -158,7 +158,8 @@ def test_sampling_parameters_are_of_their_class(llm: ost.LLM, params: Any) -> No
         {"temperature": True},
         {"temperature": 1e300},
         {"max_tokens": 1.5},
-        {"max_tokens": None},
+        {"max_tokens": "all"},
+        {"min_tokens": None},
         {"top_k": 1.5},
         {"top_p": "x"},
         {"min_p": None},
@@ -167,7 +168,16 @@ def test_sampling_parameters_are_of_their_class(llm: ost.LLM, params: Any) -> No
         {"stop_token_ids": 5},
         {"stop_token_ids": "5"},
         {"stop_token_ids": (1.0,)},
+        {"stop": 5},
+        {"stop": ["a", 5]},
+        {"stop": b"a"},
+        {"logit_bias": 5},
+        {"logit_bias": {1: "a"}},
+        {"logit_bias": {1.5: 1.0}},
+        {"logprobs": True},
+        {"repetition_penalty": None},
         {"ignore_eos": "no"},
+        {"detokenize": 1},
     ],
 )
 def test_fields_of_sampling_parameters_have_their_types(options: dict[str, Any]) -> None:
@@ -184,6 +194,10 @@ def test_a_top_k_beyond_the_vocabulary_keeps_every_token(llm: ost.LLM) -> None:
 
 
 def test_sampling_parameters_hold_plain_values() -> None:
-    params = ost.SamplingParams(max_tokens=np.int64(3), temperature=np.float32(0.5), stop_token_ids=[np.int32(4)])  # type: ignore[arg-type]
-    assert hash(params) == hash(ost.SamplingParams(max_tokens=3, temperature=0.5, stop_token_ids=(4,)))
+    given: dict[str, Any] = {"max_tokens": np.int64(3), "temperature": np.float32(0.5), "stop_token_ids": [np.int32(4)]}
+    params = ost.SamplingParams(**given, stop="a", logit_bias={7: 1, 2: -1.5})
+    plain = ost.SamplingParams(
+        max_tokens=3, temperature=0.5, stop_token_ids=(4,), stop=("a",), logit_bias=((2, -1.5), (7, 1.0))
+    )
+    assert hash(params) == hash(plain)
     assert pickle.loads(pickle.dumps(params)) == params

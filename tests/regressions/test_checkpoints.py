@@ -63,7 +63,7 @@ def test_qwen2_gguf_without_its_biases_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "error", "text"),
     [
-        ({"llama.rope.scaling.factor": 4.0}, ost.NotYetAvailable, "linear"),
+        ({"llama.rope.scaling.type": "spiral"}, ost.ConfigError, "unknown rotary kind 'spiral'"),
         ({"tokenizer.ggml.eos_token_id": "two"}, ost.ConfigError, "eos_token_id is 'two'"),
     ],
 )

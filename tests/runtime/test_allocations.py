@@ -1,4 +1,4 @@
-"""One step is one native call that allocates nothing, on any thread: counted by a malloc interposer."""
+"""One step, and one operator, is one native call that allocates nothing, on any thread: counted by a malloc interposer."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from ostinato.ir.ops import OPS
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
+from tests.frontend.make_encoders import encoder_config, random_encoder
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or COMPILER is None, reason="needs Linux and a C compiler")
 
 
-@pytest.mark.skipif(sys.platform != "linux" or COMPILER is None, reason="needs Linux and a C compiler")
-@pytest.mark.parametrize("threads", [1, 2])
-def test_one_step_is_one_native_call_without_allocations(threads: int, tmp_path: Path) -> None:
+def counts(folder: Path, *arguments: str) -> list[str]:
+    """What `count_allocations` prints under the interposer, line by line."""
     assert COMPILER is not None
-    library = tmp_path / "interposer.so"
+    library = folder / "interposer.so"
     subprocess.run(
         [COMPILER, "-O1", "-shared", "-fPIC", str(HERE / "interposer.c"), "-o", str(library), "-ldl"], check=True
     )
-    config = small_config("qwen2")
-    write_hf_checkpoint(tmp_path / "model", config, random_model(config, 1))
     result = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.count_allocations", str(tmp_path / "model"), str(threads)],
+        [sys.executable, "-m", "tests.runtime.count_allocations", *arguments],
         env={**os.environ, "LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"},
         cwd=HERE.parents[1],
         capture_output=True,
@@ -35,5 +35,27 @@ def test_one_step_is_one_native_call_without_allocations(threads: int, tmp_path:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    lines = result.stdout.split("\n")
-    assert [line.endswith("calls 1 allocations 0") for line in lines if line] == [True, True], result.stdout
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_one_step_is_one_native_call_without_allocations(threads: str, tmp_path: Path) -> None:
+    config = small_config("qwen2")
+    write_hf_checkpoint(tmp_path / "model", config, random_model(config, 1))
+    lines = counts(tmp_path, threads, str(tmp_path / "model"))
+    assert [line.endswith("calls 1 allocations 0") for line in lines] == [True, True, True], lines
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_embedding_is_one_native_call_without_allocations(threads: str, tmp_path: Path) -> None:
+    config = encoder_config()
+    write_hf_checkpoint(tmp_path / "model", config, random_encoder(config, 1))
+    lines = counts(tmp_path, threads, str(tmp_path / "model"))
+    assert [line.endswith("calls 1 allocations 0") for line in lines] == [True, True], lines
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_one_operator_is_one_native_call_without_allocations(threads: str, tmp_path: Path) -> None:
+    lines = counts(tmp_path, threads)
+    assert len(lines) == sum(not op.is_view for op in OPS)
+    assert [line for line in lines if not line.endswith("calls 1 allocations 0")] == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ostinato as ost
 from ostinato.runtime.batch import Piece, pack, schedule
+from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
 
 
 def _piece(row: int, size: int, start: int = 0) -> Piece:
@@ -20,6 +23,22 @@ def test_schedule_fills_steps_and_marks_only_the_end_as_wanted() -> None:
         [(0, 1, 4, True), (1, 3, 3, False)],
         [(1, 3, 6, True)],
     ]
+
+
+def test_every_chunk_of_a_row_knows_its_whole_length() -> None:
+    steps = schedule([_piece(0, 5), _piece(1, 6, start=3), Piece(2, np.zeros(1, np.int32), 1, False, total=7)], 4)
+    assert [[(p.row, p.total) for p in step] for step in steps] == [[(0, 5)], [(0, 5), (1, 9)], [(1, 9), (2, 7)]]
+
+
+def test_pack_gives_the_length_of_its_row_to_every_token_where_the_entry_asks(tmp_path: Path, seed: int) -> None:
+    config = small_config("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    write_hf_checkpoint(tmp_path, config, random_model(config, seed))
+    executable = ost.compile(tmp_path, buckets={"B": [3], "T": [4]}, context=16)
+    plan = executable.bucket(12, 3)
+    prompt = Piece(0, np.arange(4, dtype=np.int32), 0, False, total=11)
+    inputs, _ = pack(plan, [prompt, _piece(1, 2, start=5), _piece(2, 1, start=12)], executable.block_table())
+    assert inputs["rotary_length"].tolist() == [11, 11, 11, 11, 7, 7, 13, 0, 0, 0, 0, 0]
+    assert inputs["rotary_length"].dtype == np.int32
 
 
 def test_an_empty_row_takes_no_step() -> None:

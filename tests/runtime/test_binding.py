@@ -82,7 +82,7 @@ def test_bad_bindings_are_refused(tiny: ost.TextExecutable, inputs: tuple[str, d
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"inputs": {"nothing": both}}, ost.InputError, "no input 'nothing'"),
         ({"inputs": {"input_ids": np.zeros(3, np.int32)}}, ost.ShapeError, "expected shape"),
-        ({"inputs": {"input_ids": np.zeros(4, np.int64)}}, ost.DTypeError, "expected i32, found int64"),
+        ({"inputs": {"input_ids": np.zeros(4, np.int64)}}, ost.DTypeError, "expected i32, found i64"),
         ({"inputs": {"input_ids": np.zeros(8, np.int32)[::2]}}, ost.LayoutError, "not contiguous"),
         ({"inputs": {"input_ids": both[:4], "position": both[2:6]}}, ost.LayoutError, "overlaps"),
         ({"arena": aligned(16)}, ost.CapacityError, "the plan needs"),

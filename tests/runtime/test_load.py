@@ -31,10 +31,11 @@ ROWS, COLUMNS = 6, 4
 
 @dataclass(frozen=True)
 class OneMatrix:
-    """The source of `w`, f32 [6, 4], whose rows may be stored in another order."""
+    """The source of `w`, f32 [6, 4], whose rows may be stored in another order and whose values less a number."""
 
     stored: Array
     order: Array | None = None
+    added: float = 0.0
 
     def dtype(self, tensor: str) -> DType:
         return DType.F32
@@ -44,6 +45,9 @@ class OneMatrix:
 
     def row_order(self, tensor: str) -> Array | None:
         return self.order
+
+    def shift(self, tensor: str) -> float:
+        return self.added
 
     def map(self, tensor: str) -> Array:
         return self.stored.reshape(-1).view(np.uint8)
@@ -81,17 +85,39 @@ def test_rows_are_reordered_where_the_part_and_the_source_say_so(mode: str, rng:
     np.testing.assert_allclose(y, x @ logical.T, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["reference", "eager", "planned"])
+def test_a_shift_is_added_to_what_is_stored(mode: str, rng: np.random.Generator) -> None:
+    stored, x = matrix(rng), rng.standard_normal((2, COLUMNS), np.float32)
+    y = load(program(OneMatrix(stored, added=1.0), "shift"), mode).run(None, {"x": x})["y"]
+    np.testing.assert_allclose(y, x @ (stored + np.float32(1)).T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_shift_is_added_in_float32_before_the_value_is_rounded(rng: np.random.Generator) -> None:
+    source = OneMatrix(matrix(rng) * np.float32(2.0**-20), added=1.0)
+    parts = program(source, "shift").plan.weights[0].parts
+    np.testing.assert_array_equal(logical_weight(DType.F32, parts, source), source.stored + np.float32(1))
+    np.testing.assert_array_equal(logical_weight(DType.BF16, parts, source).astype(np.float32), 1.0)
+
+
+def test_a_shift_of_reordered_rows_is_refused(rng: np.random.Generator) -> None:
+    source = OneMatrix(matrix(rng), np.arange(ROWS), added=1.0)
+    with pytest.raises(WeightsError, match=r"1\.0 cannot be added to it"):
+        load(program(source, "reorder_rows"))
+
+
 @pytest.mark.parametrize(
-    ("transform", "ordered", "message"),
+    ("transform", "ordered", "added", "message"),
     [
-        ("none", True, "w: the plan loads it with transform 'none', the checkpoint needs 'reorder_rows'"),
-        ("reorder_rows", False, "w: the plan loads it with transform 'reorder_rows', the checkpoint needs 'none'"),
+        ("none", True, 0.0, "w: the plan loads it with transform 'none', the checkpoint needs 'reorder_rows'"),
+        ("reorder_rows", False, 0.0, "w: the plan loads it with transform 'reorder_rows', the checkpoint needs 'none'"),
+        ("none", False, 1.0, "w: the plan loads it with transform 'none', the checkpoint needs 'shift'"),
+        ("shift", False, 0.0, "w: the plan loads it with transform 'shift', the checkpoint needs 'none'"),
     ],
 )
 def test_a_transform_that_is_not_the_sources_is_refused(
-    transform: str, ordered: bool, message: str, rng: np.random.Generator
+    transform: str, ordered: bool, added: float, message: str, rng: np.random.Generator
 ) -> None:
-    source = OneMatrix(matrix(rng), np.arange(ROWS) if ordered else None)
+    source = OneMatrix(matrix(rng), np.arange(ROWS) if ordered else None, added)
     made = program(source, transform)
     packed: list[int] = []
     with pytest.raises(WeightsError, match=message) as caught:

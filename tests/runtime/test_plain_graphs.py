@@ -32,6 +32,9 @@ class NoWeights:
     def row_order(self, tensor: str) -> Array | None:
         raise KeyError(tensor)
 
+    def shift(self, tensor: str) -> float:
+        raise KeyError(tensor)
+
     def map(self, tensor: str) -> Array:
         raise KeyError(tensor)
 
@@ -103,6 +106,14 @@ def test_entries_share_equal_constants_and_keep_different_ones_apart(mode: str) 
     x = np.array([1, 10, 100], np.float32)
     for entry, factors in (("a", one), ("b", two), ("c", one)):
         np.testing.assert_array_equal(next(iter(executable.run(entry, {"x": x}).values())), x * factors)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sum_of_nothing_needs_no_workspace_and_is_zero(mode: str) -> None:
+    builder = GraphBuilder("empty")
+    x = builder.input("x", TensorType((0, 8), DType.F32))
+    executable = load({"main": builder.finish([builder.apply("reduce_sum", (x,), name="y")])}, mode)
+    assert executable.run(None, {"x": np.zeros((0, 8), np.float32)})["y"] == 0
 
 
 def test_a_long_chain_runs_in_two_buffers_and_equals_eager(rng: np.random.Generator) -> None:

@@ -1,0 +1,256 @@
+"""Arrays of other libraries as memory: where their elements lie, read without a copy.
+
+numpy arrays (ml_dtypes' too), torch CPU tensors, objects with DLPack, objects with the buffer protocol. What would have to be copied to be understood is
+refused, and the hint names the copy: negative strides, masks, lazily negated tensors, bytes that are not aligned to their elements.
+torch is never imported: a torch tensor can only exist once its owner has done so.
+
+numpy reads no bf16 through DLPack. Its two bytes travel as uint16, with the code of the element type changed in the capsule, both ways.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ostinato.ir.errors import DTypeError, InputError, LayoutError
+from ostinato.ir.types import Array, DType, TensorType
+
+__all__ = ["CPU", "Form", "Memory", "as_bfloat", "memory_of", "natural_strides", "reach", "settled_strides"]
+
+CPU = (1, 0)
+"""DLPack's name of CPU memory."""
+
+Shape = tuple[int, ...]
+
+
+class Form(NamedTuple):
+    """What a call depends on of a tensor besides its address. `strides` count elements and are None for a packed weight, which has a `layout`."""
+
+    shape: Shape
+    strides: Shape | None
+    dtype: DType
+    layout: str | None
+    writable: bool
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.shape, self.dtype, layout=self.layout)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow each other in logical order without gaps."""
+        return self.strides == natural_strides(self.shape)
+
+
+class Memory(NamedTuple):
+    """A tensor in memory: the address of its first element, bytes from there to the end of the last one (gaps included), and what keeps them alive."""
+
+    address: int
+    span: int
+    form: Form
+    owner: Any
+
+    @property
+    def end(self) -> int:
+        return self.address + self.span
+
+    def overlaps(self, other: Memory) -> bool:
+        """Whether some byte belongs to both ranges; the gaps of strided tensors belong to them."""
+        return self.address < other.end and other.address < self.end and self.span > 0 and other.span > 0
+
+
+@functools.lru_cache(maxsize=4096)
+def natural_strides(shape: Shape) -> Shape:
+    """Strides in elements of the logical order without gaps."""
+    return TensorType(shape, DType.U8).strides
+
+
+def settled_strides(shape: Shape, strides: Shape) -> Shape:
+    """The same places with the natural stride wherever nobody walks: axes of at most one element, and all axes of an empty tensor."""
+    natural = natural_strides(shape)
+    if 0 in shape:
+        return natural
+    return tuple(own if extent == 1 else given for extent, given, own in zip(shape, strides, natural, strict=True))
+
+
+def reach(shape: Shape, strides: Shape) -> int:
+    """Elements from the first to the last one, both counted."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+
+
+def memory_of(value: Any, node: str | None = None) -> Memory:
+    """Where the elements of an array lie; `node` is what errors name.
+
+    Raises `LayoutError` for strides and storage that no view describes, `DTypeError` for what is no array or has a dtype without a counterpart, `InputError`
+    for what does not lie in CPU memory, takes part in autograd or cannot be exported.
+    """
+    if isinstance(value, np.ndarray):
+        return _of_numpy(value, value, node)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(torch, value, node)
+    if hasattr(value, "__dlpack__"):
+        array = _through_dlpack(value, node)
+        return _of_numpy(array, array, node)  # the array holds the capsule, which may be all that keeps the memory
+    try:
+        buffer = memoryview(value)
+    except TypeError:
+        raise DTypeError(
+            f"expected an array, found {type(value).__name__}",
+            node=node,
+            hint="pass a numpy array, a torch CPU tensor, an object with DLPack, a buffer of bytes or a TensorView",
+        ) from None
+    return _of_numpy(np.asarray(buffer), value, node)
+
+
+_numpy_dtype = functools.lru_cache(maxsize=256)(DType.of)
+
+
+def _of_numpy(array: Array, owner: Any, node: str | None) -> Memory:
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise LayoutError("the mask of the array would not be seen", node=node, hint="pass x.data, or x.filled(value)")
+    try:
+        dtype = _numpy_dtype(array.dtype)
+    except DTypeError as error:
+        raise DTypeError(error.message, node=node, hint=error.hint) from None
+    shape, flags, address = array.shape, array.flags, array.ctypes.data
+    if not flags.aligned:
+        raise LayoutError(
+            f"the elements of {array.itemsize} bytes, the first at {address:#x}, are not aligned",
+            node=node,
+            hint="copy them to an array of their own first",
+        )
+    if flags.c_contiguous:
+        return Memory(address, array.nbytes, Form(shape, natural_strides(shape), dtype, None, flags.writeable), owner)
+    strides = _element_strides(shape, array.strides, array.itemsize, node)
+    span = reach(shape, strides) * array.itemsize
+    return Memory(address, span, Form(shape, strides, dtype, None, flags.writeable), owner)
+
+
+def _element_strides(shape: Shape, byte_strides: Shape, size: int, node: str | None) -> Shape:
+    """Strides in elements of aligned memory, where bytes between elements are whole elements: every dtype here is aligned to its size."""
+    if any(stride < 0 and extent > 1 for extent, stride in zip(shape, byte_strides, strict=True)):
+        raise LayoutError(
+            f"strides {list(byte_strides)} (bytes) run backwards",
+            node=node,
+            hint="make the copy where it can be seen: np.ascontiguousarray(x)",
+        )
+    return settled_strides(shape, tuple(stride // size for stride in byte_strides))
+
+
+# torch
+
+
+@functools.lru_cache(maxsize=1)
+def _torch_dtypes(torch: ModuleType) -> Mapping[Any, DType]:
+    names = {
+        "float32": DType.F32,
+        "float16": DType.F16,
+        "bfloat16": DType.BF16,
+        "float64": DType.F64,
+        "int64": DType.I64,
+        "int32": DType.I32,
+        "int8": DType.I8,
+        "uint8": DType.U8,
+        "bool": DType.BOOL,
+    }
+    return {getattr(torch, name): dtype for name, dtype in names.items()}
+
+
+def _of_torch(torch: Any, tensor: Any, node: str | None) -> Memory:
+    if tensor.requires_grad:
+        raise InputError(
+            "the tensor takes part in autograd, which would not see this call", node=node, hint="pass x.detach()"
+        )
+    if tensor.layout is not torch.strided:
+        raise LayoutError(f"a {tensor.layout} tensor has no strides", node=node, hint="pass x.to_dense()")
+    if tensor.is_neg():
+        raise LayoutError("the bytes of the tensor are its negated values", node=node, hint="pass x.resolve_neg()")
+    if not tensor.is_cpu:
+        raise InputError(
+            f"the tensor is on {tensor.device}, the operators work in CPU memory", node=node, hint="x.cpu()"
+        )
+    dtypes = _torch_dtypes(torch)
+    dtype = dtypes.get(tensor.dtype)
+    if dtype is None:
+        known = ", ".join(str(kind) for kind in dtypes)
+        raise DTypeError(f"{tensor.dtype} has no counterpart", node=node, hint=f"convert to one of {known}")
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    if not address and tensor.numel():  # one that only stands for others: a fake one, one of a function transform
+        raise InputError(f"a {type(tensor).__name__} has no memory", node=node, hint="call with the tensor behind it")
+    shape = tuple(tensor.shape)
+    if tensor.is_contiguous():
+        return Memory(address, tensor.nbytes, Form(shape, natural_strides(shape), dtype, None, True), tensor)
+    strides = settled_strides(shape, tensor.stride())
+    span = reach(shape, strides) * dtype.block_bytes
+    return Memory(address, span, Form(shape, strides, dtype, None, True), tensor)
+
+
+# DLPack
+
+_BFLOAT, _UINT = 4, 1
+_NAMES = {b"dltensor": 20, b"dltensor_versioned": 52}
+"""Where the code of the element type stands: data, device and rank before it; a version, a context, a deleter and flags before those."""
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class _Capsule:
+    """A capsule for numpy, which asks an object for one."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self._capsule = capsule
+        self._device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def _through_dlpack(value: Any, node: str | None) -> Array:
+    try:
+        device = value.__dlpack_device__()
+        if device[0] != CPU[0]:
+            raise InputError(f"the array is on DLPack device {device}, the operators work in CPU memory", node=node)
+        try:
+            capsule = value.__dlpack__(max_version=(1, 0))
+        except TypeError:  # exporters of the first version take no arguments
+            capsule = value.__dlpack__()
+        code = _type_code(capsule)
+        is_bfloat = code.value == _BFLOAT
+        if is_bfloat:
+            code.value = _UINT
+        array: Array = np.from_dlpack(_Capsule(capsule, device))
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{type(value).__name__} cannot be read without a copy: {error}", node=node) from None
+    return array.view(DType.BF16.numpy) if is_bfloat else array
+
+
+def _type_code(capsule: Any) -> ctypes.c_uint8:
+    """The code of the element type within a capsule, to be read and written."""
+    name = _capsule_name(capsule)
+    return ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + _NAMES[name])
+
+
+def as_bfloat(capsule: Any) -> Any:
+    """The same capsule of 16-bit elements, which are bf16."""
+    _type_code(capsule).value = _BFLOAT
+    return capsule

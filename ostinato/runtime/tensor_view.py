@@ -1,0 +1,363 @@
+"""Tensors over memory that somebody else owns: a pointer, the bytes that may be accessed there, and how elements lie in them.
+
+A `TensorView` never allocates, copies, converts or frees. Offsets and strides count elements. It lies inside its bytes or does not exist: everything is checked
+when it is made, so that whoever receives one may hand its address to a kernel. The owner it was given is kept alive with it and with every array exported from
+it; without an owner the caller keeps the memory. Memory that its owner moves (`resize_`, `set_` of torch) is not followed.
+
+Strides are never negative, and those of axes with at most one element are set to the natural ones, since nobody walks them. Reshape, transpose and slice are
+views of the same bytes. What needs bytes of its own (a dense copy, another dtype, a packed weight) is an operator with an `out=` (`ostinato.ops`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ostinato.ir.checks import integer, integers
+from ostinato.ir.errors import (
+    BoundsError,
+    CapacityError,
+    ConfigError,
+    DeviceUnavailable,
+    DTypeError,
+    InputError,
+    LayoutError,
+    LifecycleError,
+    ShapeError,
+)
+from ostinato.ir.types import MAX_ELEMENTS, Array, DType, TensorType
+from ostinato.runtime.arrays import (
+    CPU,
+    Form,
+    Memory,
+    as_bfloat,
+    memory_of,
+    natural_strides,
+    reach,
+    settled_strides,
+)
+
+__all__ = ["TensorView", "check_memory"]
+
+_ADDRESSES = 2**64
+
+
+def check_memory(device: str) -> str:
+    """The name of a device's memory as it is: "cpu". Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for others."""
+    if device == "cpu":
+        return device
+    if str(device).partition(":")[0] == "hip":
+        raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
+    raise ConfigError(f"device {device!r} is unknown", hint='memory lies on "cpu"')
+
+
+class _Bytes:
+    """What numpy sees of a view's bytes: an array made from it keeps the view alive."""
+
+    __slots__ = ("__array_interface__", "view")
+
+    def __init__(self, view: TensorView) -> None:
+        self.view = view
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (view.span,),
+            "typestr": "|u1",
+            "data": (view.address, not view.writable),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, init=False, weakref_slot=True)
+class TensorView:
+    """A tensor over external memory."""
+
+    pointer: int
+    nbytes: int
+    offset: int
+    device: str
+    memory: Memory
+    """The elements themselves; what a call takes of the view."""
+
+    def __init__(
+        self,
+        pointer: int,
+        nbytes: int,
+        shape: Sequence[int],
+        strides: Sequence[int] | None,
+        dtype: DType | npt.DTypeLike,
+        device: str = "cpu",
+        owner: Any = None,
+        *,
+        offset: int = 0,
+        writable: bool = True,
+        layout: str | None = None,
+    ) -> None:
+        """`nbytes` bytes may be accessed from `pointer` on; the first element is `offset` elements after it.
+
+        `strides` (elements) None is the logical order without gaps. `dtype` is a name such as "f32", "bf16", "i32" or "q8_0", a `DType` or a numpy dtype.
+        Block dtypes are dense. `layout` is the format of a packed weight. `owner` is kept alive and never freed; without one the caller keeps the memory.
+
+        Raises `InputError` for a null pointer to bytes, `CapacityError` where sizes overflow, `ShapeError` for negative extents, `LayoutError` for strides or
+        an alignment that cannot be, `BoundsError` unless all elements lie inside the bytes, `DTypeError` for a dtype that is none, `DeviceUnavailable` and
+        `ConfigError` for a device that is not here.
+        """
+        start = integer(pointer, "pointer", low=0, error=InputError)
+        size = integer(nbytes, "nbytes", low=0, error=InputError)
+        extents = integers(shape, "shape", low=0, error=ShapeError)
+        first = integer(offset, "offset", low=0, error=BoundsError)
+        kind = _dtype_of(dtype)
+        if not start and size:
+            raise InputError(f"a null pointer to {size} bytes", hint="pass the address of the first byte")
+        if start + size > _ADDRESSES:
+            raise CapacityError(f"{size} bytes at {start:#x} go past the end of the address space")
+        if (count := math.prod(extents)) > MAX_ELEMENTS:
+            raise CapacityError(f"shape {list(extents)} has {count} elements, more than {MAX_ELEMENTS}")
+        if first % kind.block_elements:
+            raise LayoutError(f"offset {first} is inside of a block of {kind.block_elements} elements")
+        form = Form(extents, _checked_strides(extents, strides, kind, layout), kind, layout, bool(writable))
+        begin, span = kind.nbytes(first), _span_of(form)
+        self._fill(start, size, first, check_memory(device), Memory(start + begin, span, form, owner))
+        if begin + span > size:
+            raise BoundsError(
+                f"{form.type} with strides {list(form.strides or ())} from element {first} on takes bytes "
+                f"[{begin}, {begin + span}), there are {size}",
+                hint="nbytes is what may be accessed from the pointer on; strides and offset count elements",
+            )
+        if span and not kind.is_block and self.address % kind.block_bytes:
+            raise LayoutError(
+                f"the first element, at {self.address:#x}, is not aligned to its {kind.block_bytes} bytes",
+                hint="copy the bytes to memory of their own first",
+            )
+
+    @staticmethod
+    def of(value: Any, node: str | None = None) -> TensorView:
+        """A view of an array, without a copy: numpy (ml_dtypes' too), torch CPU tensors, DLPack, the buffer protocol; a view as it is.
+
+        `node` is what errors name. Raises `LayoutError` for negative strides and for masked, sparse, lazily negated or misaligned arrays, `DTypeError` for
+        what is no array or has a dtype without a counterpart, `InputError` for what does not lie in CPU memory or takes part in autograd.
+        """
+        if isinstance(value, TensorView):
+            return value
+        memory = memory_of(value, node)
+        view = object.__new__(TensorView)
+        view._fill(memory.address, memory.span, 0, "cpu", memory)
+        return view
+
+    def _fill(self, pointer: int, nbytes: int, offset: int, device: str, memory: Memory) -> None:
+        put = object.__setattr__
+        put(self, "pointer", pointer)
+        put(self, "nbytes", nbytes)
+        put(self, "offset", offset)
+        put(self, "device", device)
+        put(self, "memory", memory)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.memory.form.shape
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """In elements; None for a packed weight."""
+        return self.memory.form.strides
+
+    @property
+    def dtype(self) -> DType:
+        return self.memory.form.dtype
+
+    @property
+    def layout(self) -> str | None:
+        """The format of a packed weight, None for elements that stand one by one."""
+        return self.memory.form.layout
+
+    @property
+    def writable(self) -> bool:
+        return self.memory.form.writable
+
+    @property
+    def owner(self) -> Any:
+        return self.memory.owner
+
+    @property
+    def address(self) -> int:
+        """Where the first element lies."""
+        return self.memory.address
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last one, gaps included."""
+        return self.memory.span
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def type(self) -> TensorType:
+        """Shape, dtype and layout: what the operator table asks about."""
+        return self.memory.form.type
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow each other in logical order without gaps."""
+        return self.memory.form.is_contiguous
+
+    # views of the same bytes
+
+    def reshape(self, shape: Sequence[int]) -> TensorView:
+        """The same elements in another shape. Raises `LayoutError` unless contiguous, `ShapeError` for another number of elements."""
+        strides = self._addressable("reshape")
+        wanted = integers(shape, "shape", low=0, error=ShapeError)
+        if math.prod(wanted) != self.elements:
+            raise ShapeError(f"expected {self.elements} elements as in {list(self.shape)}, found {list(wanted)}")
+        if not self.is_contiguous:
+            raise LayoutError(
+                f"strides {list(strides)} of shape {list(self.shape)} are not contiguous, a reshape would move elements",
+                hint="make a dense copy with ops.contiguous(x, out=...)",
+            )
+        return self.viewed(wanted, natural_strides(wanted), 0)
+
+    def transpose(self, order: Sequence[int] | None = None) -> TensorView:
+        """The axes in another order, reversed if None. Raises `ShapeError` unless every axis is named once."""
+        strides = self._addressable("transpose")
+        axes = range(len(self.shape))
+        wanted = tuple(reversed(axes)) if order is None else integers(order, "order", error=ShapeError)
+        if sorted(wanted) != list(axes):
+            raise ShapeError(f"expected an order of {len(axes)} axes, counted from 0, found {list(wanted)}")
+        return self.viewed(tuple(self.shape[axis] for axis in wanted), tuple(strides[axis] for axis in wanted), 0)
+
+    def slice(self, axis: int, start: int, stop: int, step: int = 1) -> TensorView:
+        """Every step-th index of [start, stop) along one axis. Raises `BoundsError` outside of the view, `ConfigError` for a step below 1."""
+        strides = self._addressable("slice")
+        place = integer(axis, "axis", low=0, high=len(self.shape) - 1, error=BoundsError)
+        last = integer(stop, "stop", low=0, high=self.shape[place], error=BoundsError)
+        first = integer(start, "start", low=0, high=last, error=BoundsError)
+        every = integer(step, "step", low=1)
+        shape = (*self.shape[:place], -(-(last - first) // every), *self.shape[place + 1 :])
+        steps = (*strides[:place], strides[place] * every, *strides[place + 1 :])
+        return self.viewed(shape, steps, first * strides[place])
+
+    def viewed(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorView:
+        """Other elements of the same bytes, `offset` elements after this view's own. Raises what the constructor raises."""
+        # an empty view begins nowhere: at the end of an axis its offset would leave the bytes
+        begin = self.offset + (0 if 0 in shape else offset)
+        return TensorView(
+            self.pointer,
+            self.nbytes,
+            shape,
+            strides,
+            self.dtype,
+            self.device,
+            self.owner,
+            offset=begin,
+            writable=self.writable,
+        )
+
+    def reinterpret(self, dtype: DType | npt.DTypeLike, shape: Sequence[int]) -> TensorView:
+        """All bytes of a dense view, read as another dtype and shape: u8 as blocks or as bf16, a packed weight as u8.
+
+        Raises `LayoutError` unless the elements are dense and aligned, `ShapeError` for another number of bytes.
+        """
+        if self.strides is not None and not self.is_contiguous:
+            raise LayoutError(f"strides {list(self.strides)} of shape {list(self.shape)} are not contiguous")
+        span, kind = self.span, _dtype_of(dtype)
+        wanted = TensorType(integers(shape, "shape", low=0, error=ShapeError), kind)
+        if wanted.nbytes != span:
+            raise ShapeError(f"expected {span} bytes as in {self.type}, {wanted} has {wanted.nbytes}")
+        return TensorView(
+            self.address, span, wanted.static_shape, None, kind, self.device, self.owner, writable=self.writable
+        )
+
+    def _addressable(self, what: str) -> tuple[int, ...]:
+        if self.strides is None or self.dtype.is_block:
+            raise DTypeError(f"{what}: {self.type} has no elements that can be addressed one by one")
+        return self.strides
+
+    # arrays of other libraries over the same bytes
+
+    def numpy(self) -> Array:
+        """A numpy array over the same elements, which keeps view and owner alive. Raises `DTypeError` for blocks, `LayoutError` for packed weights."""
+        if self.strides is None:
+            raise LayoutError(f"{self.type} is no array of elements", hint="reinterpret it as u8 to see its bytes")
+        kind = self.dtype.numpy
+        if not self.elements:
+            return np.zeros(self.shape, kind)
+        steps = tuple(stride * kind.itemsize for stride in self.strides)
+        return np.ndarray(self.shape, kind, np.asarray(_Bytes(self)), 0, steps)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if dtype is None or np.dtype(dtype) == array.dtype:
+            return array.copy() if copy else array
+        if copy is False:
+            raise ValueError(f"{array.dtype} becomes {np.dtype(dtype)} only in a copy")
+        return array.astype(dtype)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # numpy has no name for bf16 there but raw bytes; without the attribute it asks __array__
+        if self.strides is None or self.dtype.is_block or self.dtype is DType.BF16:
+            raise AttributeError(f"__array_interface__ has no name for {self.type}")
+        return self.numpy().__array_interface__
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule for `from_dlpack` of any library."""
+        if self.dtype is DType.BF16:
+            return as_bfloat(self.numpy().view(np.uint16).__dlpack__(**options))
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError("a view of memory can be neither copied nor pickled", hint="copy its numpy() array")
+
+    def __repr__(self) -> str:
+        strided = "" if self.strides is None or self.is_contiguous else f", strides {list(self.strides)}"
+        access = "" if self.writable else ", read-only"
+        return f"<TensorView {self.type}{strided} at {self.address:#x}{access}>"
+
+
+def _dtype_of(dtype: DType | npt.DTypeLike | None) -> DType:
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        if isinstance(dtype, str):
+            return DType.parse(dtype)
+        if dtype is not None:  # numpy takes it for float64
+            return DType.of(dtype)
+        raise TypeError
+    except TypeError:
+        raise DTypeError(f"{dtype!r} is no dtype", hint='use a name such as "f32"') from None
+
+
+def _span_of(form: Form) -> int:
+    if form.strides is None or form.dtype.is_block:
+        return form.type.nbytes
+    return reach(form.shape, form.strides) * form.dtype.block_bytes
+
+
+def _checked_strides(
+    shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: str | None
+) -> tuple[int, ...] | None:
+    if strides is None:
+        if layout is not None:
+            TensorType(shape, dtype, layout=layout)  # refuses a layout that is none
+            return None
+        return natural_strides(shape)
+    if layout is not None:
+        raise LayoutError(f"a weight packed as {layout} has no strides", hint="leave strides or layout out")
+    given = integers(strides, "strides", error=LayoutError)
+    if len(given) != len(shape):
+        raise LayoutError(f"{len(given)} strides {list(given)} for {len(shape)} extents {list(shape)}")
+    if any(stride < 0 for stride in given):
+        raise LayoutError(
+            f"strides {list(given)} are negative", hint="memory is walked forwards; copy the data reversed"
+        )
+    settled = settled_strides(shape, given)
+    if dtype.is_block and settled != natural_strides(shape):
+        raise LayoutError(f"{dtype.value} is stored in dense blocks, found strides {list(given)}")
+    return settled
