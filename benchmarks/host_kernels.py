@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ostinato.backend_hip import _native
 from ostinato.ir.blocks import dequantize
+from ostinato.ir.ops.samplers import random_blocks
 from ostinato.ir.types import DType
 
 Array = npt.NDArray[Any]
@@ -35,8 +36,6 @@ ROTATE_BYTES = 256 << 20
 LANES = 32
 DTYPES = _native.dtype_numbers()
 FLOATS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-HALVES = {"q8_0": 1, "q4_0": 1, "q4_1": 2}
-QUANTS = {"q8_0": 32, "q4_0": 16, "q4_1": 16}
 
 _LIMITS = r"""
 #include <stdio.h>
@@ -132,10 +131,8 @@ def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) 
     if format in FLOATS:
         stored = rng.standard_normal((rows, columns), np.float32).astype(FLOATS[format])
         return stored, stored[:LANES].astype(np.float32)
-    head = (rng.random((rows, columns // 32, HALVES[format])) * 0.01 + 0.01).astype(np.float16).view(np.uint8)
-    body = rng.integers(0, 256, (rows, columns // 32, QUANTS[format]), np.uint8)
-    stored = np.concatenate([head.reshape(rows, columns // 32, -1), body], axis=2).reshape(rows, -1)
-    return stored, dequantize(stored[:LANES], DType(format)).reshape(LANES, columns)
+    stored = random_blocks((rows, columns), DType(format), rng)
+    return stored, dequantize(stored[:LANES], DType(format))
 
 
 class Memory:

@@ -13,7 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ostinato.compiler import Lowered, Planned, Traced, compile, trace  # noqa: A004 - the design's name
+    from ostinato import ops
+    from ostinato.compiler import (
+        Lowered,
+        Planned,
+        Traced,
+        compile,  # noqa: A004 - the design's name
+        compile_encoder,
+        trace,
+    )
+    from ostinato.embedder import Embedder
     from ostinato.frontend.model import CacheShape, Model, load
     from ostinato.ir.errors import (
         AddressChanged,
@@ -35,18 +44,25 @@ if TYPE_CHECKING:
         VerificationError,
         WeightsError,
     )
-    from ostinato.llm import LLM, RequestOutput
+    from ostinato.llm import LLM
     from ostinato.passes.choice import RowChoice
     from ostinato.passes.fold_constants import FoldConstants
     from ostinato.passes.pipeline import PipelineOptions
+    from ostinato.runtime.encode import EmbedExecutable
     from ostinato.runtime.executable import Executable
     from ostinato.runtime.forward import TextExecutable
+    from ostinato.runtime.logprobs import Logprob
+    from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream
     from ostinato.runtime.sampling import SamplingParams
+    from ostinato.runtime.stream import Stream
+    from ostinato.runtime.tensor_view import TensorView
     from ostinato.tools.compare import compare
+    from ostinato.tools.view.pictures import view
 
 __all__ = [
     "LLM",
     "AddressChanged",
+    "AsyncTextStream",
     "BackendError",
     "BoundsError",
     "CacheShape",
@@ -54,11 +70,14 @@ __all__ = [
     "ConfigError",
     "DTypeError",
     "DeviceUnavailable",
+    "EmbedExecutable",
+    "Embedder",
     "Executable",
     "FoldConstants",
     "InputError",
     "LayoutError",
     "LifecycleError",
+    "Logprob",
     "Lowered",
     "Model",
     "NotYetAvailable",
@@ -71,31 +90,45 @@ __all__ = [
     "SamplingParams",
     "ShapeError",
     "StaleArtifact",
+    "Stream",
+    "TensorView",
     "TextError",
     "TextExecutable",
+    "TextStream",
     "Traced",
     "VerificationError",
     "WeightsError",
     "__version__",
     "compare",
     "compile",
+    "compile_encoder",
     "load",
+    "ops",
     "trace",
+    "view",
 ]
 
 _HOMES = {
-    "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "trace"),
+    "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "compile_encoder", "trace"),
+    "ostinato.embedder": ("Embedder",),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
-    "ostinato.llm": ("LLM", "RequestOutput"),
+    "ostinato.llm": ("LLM",),
+    "ostinato.ops": ("ops",),
     "ostinato.passes.choice": ("RowChoice",),
     "ostinato.passes.fold_constants": ("FoldConstants",),
     "ostinato.passes.pipeline": ("PipelineOptions",),
+    "ostinato.runtime.encode": ("EmbedExecutable",),
     "ostinato.runtime.executable": ("Executable",),
     "ostinato.runtime.forward": ("TextExecutable",),
+    "ostinato.runtime.logprobs": ("Logprob",),
+    "ostinato.runtime.output": ("AsyncTextStream", "RequestOutput", "TextStream"),
     "ostinato.runtime.sampling": ("SamplingParams",),
+    "ostinato.runtime.stream": ("Stream",),
+    "ostinato.runtime.tensor_view": ("TensorView",),
     "ostinato.tools.compare": ("compare",),
+    "ostinato.tools.view.pictures": ("view",),
 }
-_LATER = ("AdamW", "Embedder", "audit", "breakeven", "load_executable", "ops", "train_step", "view")
+_LATER = ("AdamW", "audit", "breakeven", "load_executable", "train_step")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -104,7 +137,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("ostinato")
     if name in _HOME:
         try:
-            return getattr(import_module(_HOME[name]), name)
+            home = import_module(_HOME[name])
+            return home if name == "ops" else getattr(home, name)
         except ImportError as error:
             if "_native" in str(error):
                 error.add_note(

@@ -1,6 +1,7 @@
 """The wiring: model -> traced -> lowered -> planned -> executable. No policy lives here.
 
-Each stage is a value that prints as its text form and can be handed on; `compile` is the shortcut through all of them for a decoder served in buckets.
+Each stage is a value that prints as its text form and can be handed on; `compile` is the shortcut through all of them for a decoder served in buckets, and
+`compile_encoder` for an encoder.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ostinato.backend_hip.device import open_named
 from ostinato.backend_hip.target import host_target
+from ostinato.frontend.embed import trace_embed
 from ostinato.frontend.model import CacheShape, Model, load, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
 from ostinato.ir.checks import instance, integer
@@ -26,13 +29,26 @@ from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program
 from ostinato.planner.program import build_program
 from ostinato.runtime.device import Device
+from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import bucket_entries, bucket_sizes, check_progress, context_length, resolve_mode
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
-__all__ = ["Lowered", "Planned", "Traced", "compile", "open_device", "plan_text_program", "trace"]
+__all__ = [
+    "Lowered",
+    "Planned",
+    "Traced",
+    "compile",
+    "compile_encoder",
+    "load_text_program",
+    "open_device",
+    "open_model",
+    "plan_text_program",
+    "positions_of",
+    "trace",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,9 @@ class Lowered:
     def plan(self, memory_limit: int | None = None) -> Planned:
         """Plans the bytes. `memory_limit` needs recomputation, which this version does not have: `NotYetAvailable`."""
         if memory_limit is not None:
-            raise NotYetAvailable("memory_limit needs recomputation, which this version does not have")
+            raise NotYetAvailable(
+                "memory_limit needs recomputation, which this version does not have", hint="leave memory_limit out"
+            )
         return Planned(self.model, self, build_program({self.name: (self.graph, self.plan_entry())}))
 
 
@@ -156,7 +174,8 @@ def trace(
     precision: str = "auto",
     sampling: bool = False,
 ) -> Traced:
-    """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`).
+    """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`) of a decoder, "embed" of an encoder (see
+    `trace_embed`).
 
     Raises `ConfigError` for an entry, cache, logits or precision that is unknown, and for an unsupported architecture; `WeightsError` for a checkpoint that is
     missing, damaged or does not fit its model.
@@ -167,15 +186,17 @@ def trace(
     elif entry == "step":
         shape = instance(cache, CacheShape, "cache") or CacheShape(1, positions_of(opened, None), 1)
         graph = trace_step(opened, shape, logits=logits, precision=precision, sampling=sampling)
+    elif entry == "embed":
+        graph = trace_embed(opened, precision=precision)
     else:
-        raise ConfigError(f"entry {entry!r} is unknown", hint='use "forward" or "step"')
+        raise ConfigError(f"entry {entry!r} is unknown", hint='use "forward", "step" or "embed"')
     return Traced(opened, graph, opened.precision(precision))
 
 
 def plan_text_program(
     traced: Traced, buckets: Mapping[str, Mapping[str, int]], options: PipelineOptions | None = None
 ) -> Program:
-    """Lowers, plans and checks a step graph for each bucket (entry name -> dims) over shared regions."""
+    """Lowers, plans and checks a packed graph for each bucket (entry name -> dims) over shared regions."""
     target = host_target()
     lowered = {name: traced.lower(target, dims=dims, name=name, options=options) for name, dims in buckets.items()}
     plan = build_program({name: (item.graph, item.plan_entry()) for name, item in lowered.items()})
@@ -211,12 +232,41 @@ def compile(  # noqa: A001 - the design's public name
     memory is short.
     """
     opened = open_model(model)
-    batches, lengths = bucket_sizes(buckets, opened.config.max_position_embeddings)
+    batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = bucket_entries("prefill", batches, lengths)
     program = plan_text_program(traced, entries, settled_options(None, traced.precision, levels, disable))
-    return load_text_program(program, device, mode, threads, isa, on_fallback, progress)
+    return load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
+
+
+def compile_encoder(
+    model: Model | str | os.PathLike[str],
+    *,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    device: str | Device = "auto",
+    mode: str = "auto",
+    precision: str = "auto",
+    threads: int = 0,
+    isa: str = "auto",
+    on_fallback: str = "report",
+    levels: Mapping[str, str] | None = None,
+    disable: Iterable[str] = (),
+    progress: Progress | None = None,
+) -> EmbedExecutable:
+    """Compiles an encoder for steps of up to B texts and B * T tokens in all (one text of 128 or 512 by default); the result is callable on token ids.
+
+    How the tokens of a step are shared out among its texts is free. The other arguments and errors are those of `compile`.
+    """
+    opened = open_model(model)
+    batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
+    traced = trace(opened, "embed", precision=precision)
+    options = settled_options(None, traced.precision, levels, disable)
+    program = plan_text_program(traced, bucket_entries("embed", batches, lengths), options)
+    return load_text_program(program, device, mode, threads, isa, on_fallback, progress, EmbedExecutable)
+
+
+_E = TypeVar("_E", bound=Executable)
 
 
 def load_text_program(
@@ -227,12 +277,13 @@ def load_text_program(
     isa: str,
     on_fallback: str,
     progress: Progress | None,
-) -> TextExecutable:
-    """Opens the device, settles the mode and loads the weights."""
+    kind: type[_E],
+) -> _E:
+    """Opens the device, settles the mode and loads the weights into an executable of that kind."""
     chosen, reason = resolve_mode(mode, on_fallback)
     check_progress(progress)
     opened = open_device(device, threads, isa)
-    return load_program(program, opened, mode=chosen, reason=reason, progress=progress, kind=TextExecutable)
+    return load_program(program, opened, mode=chosen, reason=reason, progress=progress, kind=kind)
 
 
 def open_model(model: Model | str | os.PathLike[str]) -> Model:
@@ -242,7 +293,7 @@ def open_model(model: Model | str | os.PathLike[str]) -> Model:
 
 def positions_of(model: Model, context: int | None, lengths: Sequence[int] = ()) -> int:
     """Positions a sequence of this model holds: `context_length` with the model's limit."""
-    limit = model.config.max_position_embeddings
+    limit = model.config.context_limit
     return context_length(context, limit, lengths=lengths, node=str(model.checkpoint.path))
 
 

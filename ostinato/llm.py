@@ -1,53 +1,46 @@
-"""`LLM`: text in, text out, with vLLM's conventions over a compiled program."""
+"""`LLM`: text in, text out, with vLLM's conventions over a compiled program.
+
+A prompt is a text, token ids, or a list of those, and a conversation goes through the checkpoint's own chat template; anything else is refused, all prompts
+of a call before any of them runs. Sampling, rows and streams are the runtime's: here they only meet tokenizer and template.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Generator as Iteration
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import (
-    load_text_program,
-    open_model,
-    plan_text_program,
-    positions_of,
-    trace,
-)
+from ostinato.compiler import load_text_program, open_model, plan_text_program, positions_of, trace
 from ostinato.frontend.chat import render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, DTypeError
+from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.generation import Generator, Request, TokenEvent
-from ostinato.runtime.sampling import SamplingParams
+from ostinato.runtime.generation import Generator
+from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream, request_output
+from ostinato.runtime.request import Request, TokenEvent
+from ostinato.runtime.sampling import DefaultInt, SamplingParams
 from ostinato.runtime.weights import Progress
 
-__all__ = ["LLM", "RequestOutput"]
+__all__ = ["LLM", "recommended"]
 
 Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
 PREFILL_TOKENS = 512
 """Tokens of one prefill step; longer prompts are cut into chunks of this size."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """What a request gave. `finish_reason` is "stop" (an end or stop token, which is the last of `token_ids`) or "length"."""
-
-    prompt: str | None
-    prompt_token_ids: tuple[int, ...]
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
 
 
 class LLM:
     """A decoder compiled for up to `max_num_seqs` sequences of up to `context` positions.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
+    With `enable_prefix_caching` a prompt that begins like an earlier one (and its answer) only computes the rest; results do not depend on it.
+    Where no sampling parameters are given, those that the model's authors recommend hold (`default_sampling_params`).
     Raises the errors of `ostinato.load` and `ostinato.compile`.
     """
 
@@ -57,6 +50,7 @@ class LLM:
         *,
         max_num_seqs: int = 8,
         context: int | None = None,
+        enable_prefix_caching: bool = True,
         device: str | Device = "auto",
         mode: str = "auto",
         precision: str = "auto",
@@ -77,31 +71,63 @@ class LLM:
             f"decode[R={max_num_seqs}]": {"N": max_num_seqs, "R": max_num_seqs},
         }
         program = plan_text_program(traced, buckets)
-        self.executable: TextExecutable = load_text_program(program, device, mode, threads, isa, on_fallback, progress)
-        self._generator = Generator(self.executable, self.model.config.eos_token_ids)
+        self.executable = load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
+        end_tokens = self.model.checkpoint.end_token_ids
+        self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)
+        self._worker = Worker(self._generator, self.executable.generating)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The checkpoint's tokenizer; raises `WeightsError` when it has none."""
         return self.model.checkpoint.tokenizer()
 
+    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, with the model's begin and end tokens where its files ask for them: what a text as a prompt becomes."""
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def detokenize(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens)
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What the model's authors recommend (`generation_config.json`), and vLLM's defaults for the rest; greedy where they say `do_sample: false`."""
+        return SamplingParams(**recommended(self.model))
+
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[RequestOutput]:
         """Completes texts or lists of token ids, in order. All prompts are checked before any runs.
 
-        Raises `ConfigError`, `DTypeError`, `BoundsError` or `CapacityError` for a bad prompt, naming it.
+        Raises `ConfigError`, `DTypeError`, `BoundsError` or `CapacityError` for a bad prompt, naming it; `BackendError` for logits that are not finite.
         """
         listed = _listed(prompts)
         requests = self._requests(listed, params)
-        if self.model.checkpoint.has_tokenizer:
-            _ = self.tokenizer  # one that is not supported is an error before anything runs
         self._generator.finish(requests)
         return [self._output(prompt, request) for prompt, request in zip(listed, requests, strict=True)]
 
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or several, through the checkpoint's chat template: a list of outputs, as from `generate`.
+
+        A message is a mapping with "role" and "content". Raises what `chat_prompt` and `generate` raise.
+        """
+        one = not len(messages) or isinstance(messages[0], Mapping)
+        conversations: Any = [messages] if one else messages
+        prompts = [
+            self.chat_prompt(conversation, tools=tools, add_generation_prompt=add_generation_prompt)
+            for conversation in conversations
+        ]
+        return self.generate(prompts, params)
+
     def tokens(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
-    ) -> Iterator[TokenEvent]:
+    ) -> Iteration[TokenEvent, None, None]:
         """Yields tokens of several requests as they are made; closing or dropping the iterator abandons the requests.
 
         Iterators may be open side by side and share the `max_num_seqs` rows. Raises `LifecycleError` when unfinished ones hold every row, or when another
@@ -109,31 +135,64 @@ class LLM:
         """
         return self._generator.run(self._requests(_listed(prompts), params))
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """Yields pieces of text as they are made; a piece never ends inside a character."""
-        decoder = StreamDecoder(self.tokenizer)
-        with closing(self._generator.run(self._requests([prompt], params))) as events:
-            for event in events:
-                if event.token is not None and (text := decoder.push(event.token)):
-                    yield text
-        if rest := decoder.flush():
-            yield rest
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
+        """Pieces of text as they are made; `.output` of the stream is what came of it. Raises what `tokens` raises, at once for a bad prompt."""
+        (request,) = self._requests([prompt], params)
+        return TextStream(self._generator.run([request]), functools.partial(self._output, prompt, request))
 
-    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation through the checkpoint's chat template, ready for the assistant's turn."""
+    def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> TextStream:
+        """`stream` of the answer to a conversation."""
+        return self.stream(self.chat_prompt(messages), params)
+
+    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncTextStream:
+        """`stream` for asyncio; call it inside the event loop. All streams of an LLM run in one batch, in a thread of their own.
+
+        Requests that find no row wait for one. Cancelling the task, closing the stream or dropping it frees its row before the next step.
+        """
+        (request,) = self._requests([prompt], params)
+        return AsyncTextStream(AsyncEvents(self._worker, request), functools.partial(self._output, prompt, request))
+
+    def achat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> AsyncTextStream:
+        """`astream` of the answer to a conversation."""
+        return self.astream(self.chat_prompt(messages), params)
+
+    async def agenerate(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
+        """`generate` of one prompt for asyncio."""
+        stream = self.astream(prompt, params)
+        async for _ in stream:
+            pass
+        return stream.output
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Token ids of a conversation through the checkpoint's chat template, ready for the assistant's turn.
+
+        Raises `ConfigError` for a checkpoint without a template, and for messages that the template refuses.
+        """
         checkpoint = self.model.checkpoint
         if checkpoint.chat_template is None:
             raise ConfigError("the checkpoint has no chat template", node=str(checkpoint.path), hint="use a raw prompt")
         text = render(
-            checkpoint.chat_template, messages, special_tokens=checkpoint.special_tokens, add_generation_prompt=True
+            checkpoint.chat_template,
+            messages,
+            special_tokens=checkpoint.special_tokens,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
         )
         return self.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
 
     def _requests(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        if params is None or isinstance(params, SamplingParams):
-            each = [params or SamplingParams()] * len(prompts)
+        if params is None:
+            each = [self.default_sampling_params()] * len(prompts)
+        elif isinstance(params, SamplingParams):
+            each = [params] * len(prompts)
         elif isinstance(params, list | tuple) and all(isinstance(item, SamplingParams) for item in params):
             each = list(params)
         else:
@@ -145,38 +204,59 @@ class LLM:
             raise ConfigError(
                 f"{len(each)} sampling parameters for {len(prompts)} prompts", hint="give one for all, or one each"
             )
-        return [
-            self._generator.request(i, self._ids(prompt), p)
-            for i, (prompt, p) in enumerate(zip(prompts, each, strict=True))
-        ]
+        return [self._request(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, each, strict=True))]
 
-    def _ids(self, prompt: Prompt) -> Sequence[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    def _request(self, index: int, prompt: Prompt, params: SamplingParams) -> Request:
+        ids = self._encoded(index, prompt) if isinstance(prompt, str) else prompt
+
+        def decoder(after: Sequence[int]) -> StreamDecoder:
+            return StreamDecoder(self.tokenizer, params.skip_special_tokens, after=after)
+
+        return self._generator.request(index, ids, params, decoder if self._detokenizes(params) else None)
+
+    def _encoded(self, index: int, prompt: str) -> list[int]:
+        try:
+            return self.tokenizer.encode(prompt)
+        except DTypeError as error:
+            raise DTypeError(error.message, node=f"prompt {index}", hint=error.hint) from None
+
+    def _detokenizes(self, params: SamplingParams) -> bool:
+        return params.detokenize and self.model.checkpoint.has_tokenizer
 
     def _output(self, prompt: Prompt, request: Request) -> RequestOutput:
-        text = ""
-        if isinstance(prompt, str) or self.model.checkpoint.has_tokenizer:
-            text = self.tokenizer.decode(request.tokens, skip_special_tokens=True)
-        return RequestOutput(
-            prompt if isinstance(prompt, str) else None,
-            tuple(int(token) for token in request.prompt),
-            text,
-            tuple(request.tokens),
-            request.finish_reason or "length",
-        )
+        @functools.cache  # all log probabilities of a text name every token once a step
+        def decode(token: int) -> str:
+            return self.tokenizer.decode((token,), skip_special_tokens=False)
+
+        text = prompt if isinstance(prompt, str) else None
+        return request_output(request, text, decode if self._detokenizes(request.params) else None)
+
+
+def recommended(model: Model) -> dict[str, Any]:
+    """The sampling parameters that the checkpoint's files name, unchecked, by the names of `SamplingParams`."""
+    said = model.checkpoint.generation
+    named = {
+        "temperature": 0.0 if said.do_sample is False else said.temperature,
+        "top_k": said.top_k,
+        "top_p": said.top_p,
+        "min_p": said.min_p,
+        "repetition_penalty": said.repetition_penalty,
+        "max_tokens": None if said.max_new_tokens is None else DefaultInt(said.max_new_tokens),
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _listed(prompts: Any) -> list[Prompt]:
     """One prompt or several as a list; raises `DTypeError` for what is neither text, token ids nor a list of those."""
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, bytes | bytearray | Mapping | Set) or not isinstance(prompts, Iterable):
+    if isinstance(prompts, bytes | bytearray | memoryview | Mapping | Set) or not isinstance(prompts, Iterable):
         raise DTypeError(
             f"prompts are a {type(prompts).__name__}",
             hint="give a text, token ids, or a list of texts or lists of token ids",
         )
     array: Any = prompts
-    if hasattr(array, "ndim"):  # an array or a tensor: of one prompt, or a row for each
+    if hasattr(array, "ndim") and hasattr(array, "dtype"):  # an array or a tensor: of one prompt, or a row for each
         if array.ndim == 0:
             raise DTypeError(f"prompts are one {array.dtype} number", hint="give a list of token ids")
         texts = getattr(array.dtype, "kind", "") in ("U", "O")

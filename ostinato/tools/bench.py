@@ -24,11 +24,11 @@ from ostinato.ir.types import Array, DType
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.device import Device, ResolvedStep
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.tools.console import size, table
 from ostinato.tools.observe import bits_equal
 from ostinato.tools.programs import precision_of
 from ostinato.tools.schemas import BenchReport
-from ostinato.tools.workload import sampling_defaults
 
 __all__ = ["bench", "read_bandwidth", "show_bench"]
 
@@ -111,9 +111,8 @@ def read_bandwidth(device: Device) -> float:
     rows = READ_BYTES // 4 // READ_COLUMNS
     sizes = (4 * READ_COLUMNS, READ_BYTES, 4 * rows)
     x, weight, y = (device.allocate(nbytes) for nbytes in sizes)
-    weight.view(np.float32, (rows, READ_COLUMNS))[...] = (
-        1.0  # untouched pages are all one page of zeros, read from the cache
-    )
+    # untouched pages are all one page of zeros, read from the cache
+    weight.view(np.float32, (rows, READ_COLUMNS))[...] = 1.0
     absent = (0, 0)
     operands = (
         (x.address, sizes[0]),
@@ -139,7 +138,7 @@ def read_bandwidth(device: Device) -> float:
 def _call(executable: TextExecutable, piece: Piece) -> _Call:
     plan = executable.bucket(len(piece.tokens), 1)
     inputs, _ = pack(plan, [piece], executable.block_table())
-    return _Call(plan.name, {**inputs, **sampling_defaults(plan)})
+    return _Call(plan.name, {**inputs, **sampling_inputs(plan, ())})
 
 
 def _check(executable: TextExecutable, calls: tuple[_Call, ...]) -> None:

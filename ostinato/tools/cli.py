@@ -57,23 +57,27 @@ class Command:
 _ParserError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's usage error: click's own class, or that of the copy that later versions of typer carry."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_RUN, _LOOK = "ostinato.tools.commands_run", "ostinato.tools.commands_look"
+_RUN, _MEASURE, _LOOK = (f"ostinato.tools.commands_{group}" for group in ("run", "measure", "look"))
 
 COMMANDS = (
     Command(
-        "run", "Run", _RUN, "run_command", "Complete a prompt, or answer it with --chat; text is printed as it is made."
+        "run",
+        "Run",
+        _RUN,
+        "run_command",
+        "Complete a prompt, answer it or converse with --chat; text is printed as it is made. An encoder prints the embedding, or how alike prompts are.",
     ),
     Command(
         "bench",
         "Run",
-        _RUN,
+        _MEASURE,
         "bench_command",
         "Time prefill and decode, beside the read bandwidth measured in the same run.",
     ),
     Command(
         "compare",
         "Check",
-        _RUN,
+        _MEASURE,
         "compare_command",
         "Run the modes of a model side by side: bit-equal, within contract, or the first node that differs.",
     ),
@@ -100,6 +104,13 @@ COMMANDS = (
     ),
     Command("trace", "Look", _LOOK, "trace_command", "Print the traced graph of a model in the text form."),
     Command("passes", "Look", _LOOK, "passes_command", "Run the passes on one bucket and say what each did."),
+    Command(
+        "view",
+        "Look",
+        "ostinato.tools.view.command",
+        "view_command",
+        "Draw the graph of a model, repeated layers once, and its arena over time; no weight is loaded.",
+    ),
 )
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ostinato.compiler import compile as compile_model
 from ostinato.frontend.model import load
-from ostinato.ir.errors import ConfigError
 from ostinato.ir.text import print_graph
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
     EXIT_FAILED,
+    PLANNED_SHAPES,
     ContextOption,
     DeviceOption,
     EntryOption,
@@ -31,10 +29,12 @@ from ostinato.tools.options import (
     chosen_model,
     parse_dims,
     parse_shapes,
+    refuse_unread,
 )
 from ostinato.tools.placement import place_file, show_placement
 from ostinato.tools.programs import (
     LoadProgress,
+    compile_model,
     entry_stats,
     plan_buckets,
     region_sizes,
@@ -47,26 +47,33 @@ from ostinato.tools.stages import dump_program, lower_stages, show_passes
 
 __all__ = ["compile_command", "passes_command", "plan_command", "trace_command"]
 
+DEFAULT_DIMS = {"step": "N=128,R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
 
-DEFAULT_SHAPES, DEFAULT_SOLVER = "B=1,T=1,512", "best_fit"
-DEFAULT_DIMS = {"step": "N=128,R=1", "forward": "B=1,T=128"}
+
+_PROBLEM_OPTIONS = frozenset(("model", "model_option", "capacity", "solver", "write_to", "picture", "as_json"))
+_MODEL_OPTIONS = frozenset(("model", "model_option", "shapes", "context", "precision", "as_json"))
+"""Parameters of `plan` that a placement problem reads, and those that a model reads."""
 
 
 def plan_command(
+    invocation: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL|PROBLEM.csv", show_default=False, help="A model, or a placement problem as CSV."),
     ] = None,
     model_option: ModelOption = None,
-    shapes: ShapesOption = DEFAULT_SHAPES,
+    shapes: ShapesOption = PLANNED_SHAPES,
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
     capacity: Annotated[
         int | None, typer.Option("--capacity", min=0, show_default=False, help="CSV: fail above this height.")
     ] = None,
-    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = DEFAULT_SOLVER,
+    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = "best_fit",
     write_to: Annotated[
         Path | None, typer.Option("--output", show_default=False, help="CSV: write the problem with the offsets found.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--svg", show_default=False, help="CSV: draw the placement; for a model see `view`.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -78,27 +85,17 @@ def plan_command(
     """
     name = chosen_model(model, model_option)
     if name.lower().endswith(".csv"):
-        _refuse(
-            name,
-            "a placement problem",
-            {"--shapes": shapes != DEFAULT_SHAPES, "--context": context is not None, "--dtype": precision != "auto"},
-        )
-        placed = place_file(Path(name), capacity=capacity, solver=solver, write_to=write_to)
+        refuse_unread(invocation, f"{name} is a placement problem", _PROBLEM_OPTIONS)
+        placed = place_file(Path(name), capacity=capacity, solver=solver, write_to=write_to, picture=picture)
         emit_json(placed) if as_json else show_placement(placed, output())
         if placed.status in ("over_capacity", "infeasible"):
             raise typer.Exit(EXIT_FAILED)
         return
-    _refuse(
-        name,
-        "a model",
-        {"--capacity": capacity is not None, "--solver": solver != DEFAULT_SOLVER, "--output": write_to is not None},
-    )
+    refuse_unread(invocation, f"{name} is a model", _MODEL_OPTIONS)
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
-        program = plan_buckets(
-            load(name), parse_shapes(shapes), context=context, logits="last", precision=precision, sampling=True
-        )
+        program = plan_buckets(load(name), parse_shapes(shapes), context=context, precision=precision)
     report = PlanReport(
         model=name,
         target=program.target.name,
@@ -138,14 +135,13 @@ def compile_command(
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"compiling {name}")
-        opened = load(name)
         executable = compile_model(
-            opened,
+            load(name),
+            logits=logits,
+            context=context,
             buckets=buckets,
             device=device,
             mode=mode,
-            logits=logits,
-            context=context,
             precision=precision,
             threads=threads,
             progress=LoadProgress(steps),
@@ -177,7 +173,7 @@ def compile_command(
 def trace_command(
     model: ModelArgument = None,
     model_option: ModelOption = None,
-    entry: EntryOption = "step",
+    entry: EntryOption = None,
     logits: LogitsOption = "last",
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
@@ -194,13 +190,13 @@ def trace_command(
 def passes_command(
     model: ModelArgument = None,
     model_option: ModelOption = None,
-    entry: EntryOption = "step",
+    entry: EntryOption = None,
     dims: Annotated[
         str | None,
         typer.Option(
             "--dims",
             show_default=False,
-            help="Sizes of the graph's dimensions; default: N=128,R=1 for step, B=1,T=128 for forward.",
+            help="Sizes of the graph's dimensions; default: N=128,R=1 for step and embed, B=1,T=128 for forward.",
         ),
     ] = None,
     logits: LogitsOption = "last",
@@ -215,19 +211,10 @@ def passes_command(
     """
     name = chosen_model(model, model_option)
     traced = trace_model(name, entry, logits, context, precision)
-    report, text = lower_stages(traced, name, parse_dims(DEFAULT_DIMS[entry] if dims is None else dims))
+    report, text = lower_stages(traced, name, parse_dims(DEFAULT_DIMS[traced.graph.name] if dims is None else dims))
     if as_json:
         emit_json(report)
         return
     if show_graph:
         sys.stdout.write(text)
     show_passes(report, output())
-
-
-def _refuse(name: str, kind: str, given: Mapping[str, bool]) -> None:
-    """Raises `ConfigError` for options that say nothing about what was named, rather than leaving them unread."""
-    if unread := [option for option, found in given.items() if found]:
-        raise ConfigError(
-            f"{name} is {kind}, which does not take {', '.join(unread)}",
-            hint="`ostinato plan --help` says which options are for CSV",
-        )

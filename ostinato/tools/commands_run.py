@@ -1,23 +1,23 @@
-"""The commands that run a model: `run`, `compare`, `bench`. Options in, one report out."""
+"""The command that runs a model: `run`. A prompt, a conversation, or texts for an encoder."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ostinato.compiler import compile as compile_model
-from ostinato.frontend.model import load
+from ostinato.embedder import Embedder
+from ostinato.frontend.model import Model, load
+from ostinato.ir.errors import ConfigError
 from ostinato.llm import LLM
 from ostinato.runtime.sampling import SamplingParams
-from ostinato.tools.bench import bench, show_bench
-from ostinato.tools.compare import compare, show_comparison
+from ostinato.tools.chat import Conversation, converse
 from ostinato.tools.console import emit_json, milliseconds, notice, output, progress, write_piece
-from ostinato.tools.generate import generate, read_prompt
+from ostinato.tools.embed import embed, show_embeddings
+from ostinato.tools.generate import answer, messages_of, only_prompt, read_prompts, run_report
 from ostinato.tools.options import (
-    EXIT_FAILED,
     ContextOption,
     DeviceOption,
     JsonOption,
@@ -28,31 +28,68 @@ from ostinato.tools.options import (
     SeedOption,
     ThreadsOption,
     chosen_model,
+    refuse_unread,
 )
-from ostinato.tools.programs import LoadProgress
+from ostinato.tools.programs import LoadProgress, how_it_runs
+from ostinato.tools.sampling_options import (
+    COMPLETION_TOKENS,
+    CONVERSATION_TOKENS,
+    FrequencyPenaltyOption,
+    IgnoreEosOption,
+    LogprobsOption,
+    MaxTokensOption,
+    MinPOption,
+    MinTokensOption,
+    PresencePenaltyOption,
+    RepetitionPenaltyOption,
+    StopOption,
+    StopTokenOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    sampling_params,
+)
 
-__all__ = ["bench_command", "compare_command", "run_command"]
+__all__ = ["run_command"]
+
+_EMBED_OPTIONS = frozenset(
+    ("model", "model_option", "prompt", "prompt_file", "device", "mode", "precision", "threads", "as_json")
+)
+"""Parameters of `run` that an encoder reads."""
 
 
 def run_command(
+    invocation: typer.Context,
     model: ModelArgument = None,
     model_option: ModelOption = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", show_default=False, help="The prompt.")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", "-p", show_default=False, help="The prompt; an encoder takes several."),
+    ] = None,
     prompt_file: Annotated[
         Path | None,
         typer.Option("--prompt-file", show_default=False, help="A file that holds the prompt; -: standard input."),
     ] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Give the prompt as a message through the model's chat template.")
+        bool,
+        typer.Option("--chat", help="Through the model's chat template: answer the prompt or, without one, converse."),
     ] = False,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=0, help="Tokens to make at most.")] = 128,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens up to this mass.")] = 1.0,
-    top_k: Annotated[int, typer.Option("--top-k", help="Keep this many of the likeliest tokens; 0: all.")] = 0,
-    min_p: Annotated[
-        float, typer.Option("--min-p", help="Keep tokens of at least this share of the likeliest one's probability.")
-    ] = 0.0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's end token.")] = False,
+    system: Annotated[
+        str | None, typer.Option("--system", show_default=False, help="With --chat: the system prompt.")
+    ] = None,
+    max_tokens: MaxTokensOption = None,
+    min_tokens: MinTokensOption = 0,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    stop: StopOption = None,
+    stop_token: StopTokenOption = None,
+    ignore_eos: IgnoreEosOption = False,
+    logprobs: LogprobsOption = None,
     seed: SeedOption = 0,
     context: ContextOption = None,
     device: DeviceOption = "auto",
@@ -61,136 +98,113 @@ def run_command(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete a prompt, or answer it with --chat; text is printed as it is made.
+    """Complete a prompt, answer it or converse with --chat; text is printed as it is made. An encoder prints the embedding, or how alike prompts are.
 
-    Example: ostinato run smollm2 --chat --prompt "Why is the sky blue?" --max-tokens 64
+    Example: ostinato run smollm2 --prompt "The capital of France is" --max-tokens 16
+
+    Example: ostinato run smollm2 --chat --system "Answer in one sentence."
+
+    Example: ostinato run minilm --prompt "A cat." --prompt "A kitten." --prompt "A bill."
     """
     name = chosen_model(model, model_option)
-    text = read_prompt(prompt, prompt_file)
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        ignore_eos=ignore_eos,
-    )
+    interactive = chat and not prompt and prompt_file is None
+    _check_together(chat=chat, interactive=interactive, system=system, logprobs=logprobs, as_json=as_json)
+    texts = [] if interactive else read_prompts(prompt, prompt_file)
     begin = time.perf_counter()
+    opened = load(name)
+    placed: dict[str, Any] = {"device": device, "mode": mode, "precision": precision, "threads": threads}
+    if opened.family.encoder is not None:
+        refuse_unread(invocation, f"{name} is an encoder", _EMBED_OPTIONS)
+        _run_encoder(opened, name, texts, placed, as_json)
+        return
+    given = {
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "stop": stop,
+        "stop_token_ids": stop_token,
+        "ignore_eos": ignore_eos,
+        "logprobs": logprobs,
+        "seed": seed,
+    }
+    params = sampling_params(opened, given, CONVERSATION_TOKENS if interactive else COMPLETION_TOKENS)
+    text = "" if interactive else only_prompt(texts)
     with progress(as_json) as steps:
-        steps.begin(f"opening {name}")
-        opened = load(name)
         steps.begin("compiling")
-        llm = LLM(
-            opened,
-            max_num_seqs=1,
-            context=context,
-            device=device,
-            mode=mode,
-            precision=precision,
-            threads=threads,
-            progress=LoadProgress(steps),
-        )
+        llm = LLM(opened, max_num_seqs=1, context=context, progress=LoadProgress(steps), **placed)
     load_seconds = time.perf_counter() - begin
-    try:
-        report = generate(
-            llm,
-            name,
-            text,
-            params,
-            chat=chat,
-            load_seconds=load_seconds,
-            write=(lambda _: None) if as_json else write_piece,
+    if interactive:
+        notice(f"{name}, loaded in {milliseconds(load_seconds)}; {how_it_runs(llm.executable, mode)}")
+        converse(Conversation(llm, params, system))
+        return
+    ids = llm.chat_prompt(messages_of(text, system)) if chat else llm.tokenize(text)
+    _complete(llm, name, text, ids, params, load_seconds, mode, as_json)
+
+
+def _check_together(*, chat: bool, interactive: bool, system: str | None, logprobs: int | None, as_json: bool) -> None:
+    """Raises `ConfigError` for options that mean nothing without another one."""
+    if system is not None and not chat:
+        raise ConfigError("--system is part of a conversation", hint="use it with --chat")
+    if interactive and as_json:
+        raise ConfigError(
+            "a conversation is not one JSON object", hint="give the message with --prompt or --prompt-file"
         )
+    if logprobs is not None and not as_json:
+        raise ConfigError("--logprobs are fields of the report", hint="use it with --json")
+
+
+def _complete(
+    llm: LLM,
+    name: str,
+    text: str,
+    ids: list[int],
+    params: SamplingParams,
+    load_seconds: float,
+    mode: str,
+    as_json: bool,
+) -> None:
+    try:
+        found = answer(llm, ids, params, (lambda _: None) if as_json else write_piece)
     except KeyboardInterrupt:
         if not as_json:
             write_piece("\n")  # the shell's prompt starts a line of its own
         raise
+    report = run_report(llm, name, text, found, load_seconds)
     if as_json:
         emit_json(report)
         return
     write_piece("\n")
     speed = "" if report.decode_tokens_per_second is None else f", {report.decode_tokens_per_second:.1f} tokens/s"
     first = f" (first after {milliseconds(report.first_token_seconds)}{speed})" if report.token_ids else ""
-    other_mode = f" ({report.reason})" if mode not in ("auto", report.mode) else ""
     notice(
         f"{len(report.token_ids)} tokens in {milliseconds(report.seconds)}{first}; loaded in {milliseconds(report.load_seconds)}; "
-        f"{report.device}, {report.mode}{other_mode}, {report.precision}, {report.threads} threads"
+        f"{how_it_runs(llm.executable, mode)}"
     )
 
 
-def compare_command(
-    model: ModelArgument = None,
-    model_option: ModelOption = None,
-    modes: Annotated[
-        str, typer.Option("--modes", help="Modes to compare, separated by commas.")
-    ] = "reference,eager,planned",
-    replays: Annotated[
-        int, typer.Option("--replays", min=1, help="Runs of each mode; all must give the same bits.")
-    ] = 3,
-    poison: Annotated[
-        bool, typer.Option("--poison/--no-poison", help="Fill unused memory with NaN before each run.")
-    ] = True,
-    tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, show_default=False, help="Length of the sequence; default 16.")
-    ] = None,
-    seed: SeedOption = 0,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the modes of a model side by side: bit-equal, within contract, or the first node that differs.
-
-    Example: ostinato compare smollm2 --modes eager,planned --replays 20
-    """
-    name = chosen_model(model, model_option)
+def _run_encoder(model: Model, name: str, texts: list[str], placed: dict[str, Any], as_json: bool) -> None:
+    begin = time.perf_counter()
     with progress(as_json) as steps:
-        steps.begin(f"loading {name}")
-        report = compare(
-            name,
-            [mode.strip() for mode in modes.split(",") if mode.strip()],
-            replays=replays,
-            poison=poison,
-            seed=seed,
-            tokens=tokens,
-            precision=precision,
-            threads=threads,
-            report_progress=lambda mode: steps.begin(f"running {mode}"),
-        )
-    emit_json(report) if as_json else show_comparison(report, output())
-    if not report.ok:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def bench_command(
-    model: ModelArgument = None,
-    model_option: ModelOption = None,
-    tokens: Annotated[
-        int, typer.Option("--tokens", min=1, help="Tokens of the prefill, and in the cache of the decode step.")
-    ] = 128,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Timed runs of each; the median counts.")] = 10,
-    seed: SeedOption = 0,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Time prefill and decode, beside the read bandwidth measured in the same run.
-
-    Example: ostinato bench smollm2 --tokens 128 --threads 2
-    """
-    name = chosen_model(model, model_option)
-    with progress(as_json) as steps:
-        steps.begin(f"loading {name}")
-        executable = compile_model(
-            name,
-            buckets={"B": [1], "T": [1, tokens]},
-            context=tokens + 1,
-            precision=precision,
-            threads=threads,
-            progress=LoadProgress(steps),
-        )
-        report = bench(executable, name, tokens=tokens, runs=runs, seed=seed, begin=steps.begin)
+        steps.begin("compiling")
+        embedder = Embedder(model, progress=LoadProgress(steps), **placed)
+    report = embed(embedder, name, texts, time.perf_counter() - begin)
     if as_json:
         emit_json(report)
-    else:
-        show_bench(report, output())
+        return
+    show_embeddings(report, output())
+    for index, count in enumerate(report.tokens):
+        if count == report.max_seq_length:
+            notice(f"prompt {index + 1} has {count} tokens or more: what is past them is not read")
+    if report.ignored_tensors:
+        notice(f"not part of an embedding and not read: {', '.join(report.ignored_tensors)}")
+    vectors = f"{report.dimension} numbers, {report.pooling} pooling{', normalised' if report.normalized else ''}"
+    notice(
+        f"{vectors}; {milliseconds(report.seconds)}, loaded in {milliseconds(report.load_seconds)}; "
+        f"{how_it_runs(embedder.executable, placed['mode'])}"
+    )

@@ -1,9 +1,9 @@
 """`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
 
 Eager and planned run the same decisions and must be bit-equal. The reference is the oracle in numpy, whose sums run in another order: every pair with
-it must agree within a tolerance that scales with the spread of the logits. Each mode but the reference, which runs once, must repeat itself exactly.
+it must agree within a tolerance that scales with the spread of the outputs. Each mode but the reference, which runs once, must repeat itself exactly.
 With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN before each replay. Where a pair fails, the
-program is run again with every node observed, and the first node that differs is named.
+program is run again with every node observed, and the first node that differs is named. Of an encoder the normalised embeddings are compared.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from ostinato.compiler import compile as compile_model
+from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import instance, integer
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.step import Region
 from ostinato.ir.types import Array
+from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import RUNNABLE
 from ostinato.tools.console import milliseconds, table
 from ostinato.tools.observe import Probe, bits_equal, first_difference
-from ostinato.tools.programs import precision_of
+from ostinato.tools.programs import compile_model, precision_of
 from ostinato.tools.schemas import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
-from ostinato.tools.workload import WorkStep, make_workload
+from ostinato.tools.workload import TEXTS, WorkStep, longest_sequence, make_workload
 
 __all__ = ["TOLERANCE", "compare", "show_comparison"]
 
 TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
-"""Largest difference from the reference, in standard deviations of the reference's logits.
+"""Largest difference from the reference, in standard deviations of the reference's outputs.
 
 f32 sums of up to a few thousand terms in two orders, over tens of layers, stay an order of magnitude below; a wrong mask, position or weight
 row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
@@ -45,9 +45,9 @@ DEFAULT_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class _ModeRun:
-    """What a mode gave: logits by step (valid rows only), whether each replay repeated them, and the time of each replay."""
+    """What a mode gave: outputs by step (valid rows only), whether each replay repeated them, and the time of each replay."""
 
-    logits: tuple[Array, ...]
+    outputs: tuple[Array, ...]
     repeats: bool
     seconds: tuple[float, ...]
 
@@ -84,17 +84,9 @@ def compare(
         )
     else:
         length = DEFAULT_TOKENS if tokens is None else tokens
-        executable = compile_model(
-            target,
-            buckets={"B": [1], "T": [length]},
-            context=length,
-            mode="planned",
-            precision=precision,
-            threads=threads,
-            isa=isa,
-        )
+        executable = _compiled(target, length, precision, threads, isa)
         name = str(target.checkpoint.path) if isinstance(target, Model) else str(target)
-    longest = min(DEFAULT_TOKENS, executable.context) if tokens is None else tokens
+    longest = min(DEFAULT_TOKENS, longest_sequence(executable)) if tokens is None else tokens
     work = make_workload(executable, tokens=longest, seed=seed)
     runs: dict[str, _ModeRun] = {}
     for mode in modes:
@@ -155,23 +147,44 @@ def _modes(modes: object) -> tuple[str, ...]:
     return listed
 
 
-def _packed(executable: Executable) -> TextExecutable:
+def _compiled(
+    target: Model | str | os.PathLike[str], length: int, precision: str, threads: int, isa: str
+) -> TextExecutable | EmbedExecutable:
+    """A model for one sequence of `length` tokens, or an encoder for texts of that many in all."""
+    model = open_model(target)
+    batch, context = (1, length) if model.family.encoder is None else (TEXTS, None)
+    return compile_model(
+        model,
+        context=context,
+        buckets={"B": [batch], "T": [length]},
+        mode="planned",
+        precision=precision,
+        threads=threads,
+        isa=isa,
+    )
+
+
+def _packed(executable: Executable) -> TextExecutable | EmbedExecutable:
     """The executable as one over packed entries, which is what can be given work without knowing the model; raises `ConfigError` for another."""
-    if isinstance(executable, TextExecutable):
+    if isinstance(executable, TextExecutable | EmbedExecutable):
         return executable
+    kinds: set[type[TextExecutable | EmbedExecutable]] = set()
     for name, plan in executable.entries.items():
-        if "block_table" not in {binding.name for binding in plan.inputs}:
+        inputs = {binding.name for binding in plan.inputs}
+        if "row_of_token" not in inputs:
             raise ConfigError(
-                "the entry is not packed over a cache, and only such entries can be compared",
+                "the entry is not packed, and only such entries can be compared",
                 node=name,
-                hint='trace the entry "step", or give the model',
+                hint='trace the entry "step" (of an encoder "embed"), or give the model',
             )
-    return TextExecutable(executable.program, executable.device, executable.regions.shared, mode=executable.mode)
+        kinds.add(TextExecutable if "block_table" in inputs else EmbedExecutable)
+    (kind,) = kinds
+    return kind(executable.program, executable.device, executable.regions.shared, mode=executable.mode)
 
 
-def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
+def _run_mode(executable: Executable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
     clone = executable.clone(mode)
-    clone.run(work[0].entry, work[0].inputs, ("logits",))  # what is built on the first run is not timed
+    _outputs(clone, work[0])  # what is built on the first run is not timed
     first: tuple[Array, ...] = ()
     repeats, seconds = True, []
     for replay in range(replays):
@@ -179,34 +192,34 @@ def _run_mode(executable: TextExecutable, mode: str, work: Sequence[WorkStep], r
         if poison:
             _poison(clone)
         begin = time.perf_counter()
-        logits = tuple(clone.run(step.entry, step.inputs, ("logits",))["logits"][: step.valid_rows] for step in work)
+        found = tuple(_outputs(clone, step) for step in work)
         seconds.append(time.perf_counter() - begin)
         if replay == 0:
-            first = logits
-        repeats = repeats and all(bits_equal(a, b) for a, b in zip(first, logits, strict=True))
+            first = found
+        repeats = repeats and all(bits_equal(a, b) for a, b in zip(first, found, strict=True))
     return _ModeRun(first, repeats, tuple(seconds))
+
+
+def _outputs(executable: Executable, step: WorkStep) -> Array:
+    return executable.run(step.entry, step.inputs, (step.output,))[step.output][: step.valid_rows]
 
 
 def _poison(executable: Executable) -> None:
     """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself."""
-    plan, regions = executable.program.plan, executable.regions
-    for kind, buffer in (("arena", regions.arena), ("io", regions.io), ("state", regions.state)):
-        buffer.view(np.uint8, (plan.size_of(Region(regions.device, kind)),))[:] = 0xFF
+    regions = executable.regions
+    for buffer in (regions.arena, regions.io, regions.state):
+        buffer.view(np.uint8, (buffer.nbytes,))[:] = 0xFF
 
 
 def _judge(
-    executable: TextExecutable, work: Sequence[WorkStep], left: str, right: str, runs: dict[str, _ModeRun]
+    executable: Executable, work: Sequence[WorkStep], left: str, right: str, runs: dict[str, _ModeRun]
 ) -> PairVerdict:
-    a, b = runs[left].logits, runs[right].logits
+    a, b = runs[left].outputs, runs[right].outputs
     exact = "reference" not in (left, right)
     oracle = a if left == "reference" else b
-    tolerance = (
-        0.0
-        if exact
-        else TOLERANCE[precision_of(executable.program)]
-        * float(np.std(np.concatenate([values.ravel() for values in oracle])))
-    )
-    worst = _worst(a, b)
+    relative = 0.0 if exact else TOLERANCE[precision_of(executable.program)]
+    tolerance = 0.0 if exact else relative * float(np.std(np.concatenate([values.ravel() for values in oracle])))
+    worst = _worst(work, a, b)
     verdict: Verdict
     if all(bits_equal(x, y) for x, y in zip(a, b, strict=True)):
         verdict, worst = "bit-equal", None
@@ -225,11 +238,10 @@ def _judge(
     )
     if pair.ok:
         return pair
-    relative = 0.0 if exact else TOLERANCE[precision_of(executable.program)]
     return pair.model_copy(update={"first_divergent_node": _first_divergent(executable, work, left, right, relative)})
 
 
-def _worst(left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
+def _worst(work: Sequence[WorkStep], left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
     """The largest difference over all steps; a NaN on one side counts as infinite."""
     found: Mismatch | None = None
     for step, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -241,7 +253,7 @@ def _worst(left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
         if found is None or difference[place] > found.difference:
             index = tuple(int(i) for i in place)
             found = Mismatch(
-                output="logits",
+                output=work[step].output,
                 step=step,
                 index=index,
                 left=float(a[place]),
@@ -252,7 +264,7 @@ def _worst(left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
 
 
 def _first_divergent(
-    executable: TextExecutable, work: Sequence[WorkStep], left: str, right: str, tolerance: float
+    executable: Executable, work: Sequence[WorkStep], left: str, right: str, tolerance: float
 ) -> str | None:
     """Runs both modes again with every node observed; None when the difference does not show in a node's result."""
     probes = Probe(executable, left), Probe(executable, right)

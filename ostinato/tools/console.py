@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -28,6 +28,7 @@ __all__ = [
     "output",
     "print_error",
     "progress",
+    "remark",
     "size",
     "table",
     "write_piece",
@@ -94,6 +95,14 @@ def emit_json(report: Report) -> None:
 def notice(text: str) -> None:
     """A line beside the output proper, on standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(text)}[/]")
+
+
+def remark(shown: RenderableType) -> None:
+    """A table or a text beside the output proper, on standard error."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = _UNFOLDED
+    console.print(shown)
 
 
 def write_piece(text: str) -> None:

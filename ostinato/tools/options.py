@@ -5,6 +5,7 @@ Nothing is guessed: a model given twice, a shape without a name or a number that
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_NO_DEVICE",
     "EXIT_USAGE",
+    "PLANNED_SHAPES",
     "ContextOption",
     "DeviceOption",
     "EntryOption",
@@ -31,7 +33,11 @@ __all__ = [
     "chosen_model",
     "parse_dims",
     "parse_shapes",
+    "refuse_unread",
 ]
+
+PLANNED_SHAPES = "B=1,T=1,512"
+"""What is planned, or drawn, unless --shapes says otherwise: one sequence, a token or 512 of them at a time."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -43,7 +49,7 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A Hugging Face directory, a .gguf file, or the name of an installed model package (smollm2).",
+        help="A Hugging Face directory, a .gguf file, or the name of an installed model package (smollm2, minilm).",
     ),
 ]
 ModelOption = Annotated[
@@ -70,8 +76,12 @@ ContextOption = Annotated[
 ]
 LogitsOption = Annotated[str, typer.Option("--logits", help="last (one row a sequence) or all (one a token).")]
 EntryOption = Annotated[
-    str,
-    typer.Option("--entry", help="step (token-packed over a cache: what runs) or forward (dense, whole sequences)."),
+    str | None,
+    typer.Option(
+        "--entry",
+        show_default=False,
+        help="step (token-packed over a cache: what runs) or forward (dense, whole sequences) of a decoder, embed of an encoder.",
+    ),
 ]
 ShapesOption = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=128,512.")]
 
@@ -84,6 +94,24 @@ def chosen_model(argument: str | None, option: str | None) -> str:
     if not found:
         raise typer.BadParameter("a model is needed: a directory, a .gguf file or a name such as smollm2")
     return found
+
+
+def refuse_unread(invocation: typer.Context, what: str, read: Collection[str]) -> None:
+    """Raises `ConfigError` for options that were given and that this use of the command would leave unread.
+
+    `what` says which use it is ("smollm2 is a model"), and `read` names the parameters that it reads.
+    """
+    unread = [
+        parameter.opts[0]
+        for parameter in invocation.command.params
+        if parameter.name not in read
+        and getattr(invocation.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
+    ]
+    if unread:
+        raise ConfigError(
+            f"{what}, which does not take {', '.join(unread)}",
+            hint=f"leave them out; `{invocation.command_path} --help` says what each is for",
+        )
 
 
 def parse_shapes(text: str) -> dict[str, list[int]]:

@@ -14,20 +14,24 @@ from ostinato.ir.errors import ConfigError, PlanError
 from ostinato.planner.problem import ProblemError, problem_from_csv, problem_to_csv, violations
 from ostinato.planner.solvers import SOLVERS, solve
 from ostinato.tools.console import count, facts, milliseconds
+from ostinato.tools.files import read_text, write_text
 from ostinato.tools.schemas import PlacementReport
+from ostinato.tools.view.arena import arena_to_svg, map_of_problem
 
 __all__ = ["place_file", "show_placement"]
 
 
-def place_file(path: Path, *, capacity: int | None, solver: str, write_to: Path | None) -> PlacementReport:
-    """Solves the problem in `path`; `write_to` receives the CSV with the offsets found.
+def place_file(
+    path: Path, *, capacity: int | None, solver: str, write_to: Path | None, picture: Path | None = None
+) -> PlacementReport:
+    """Solves the problem in `path`; `write_to` receives the CSV with the offsets found, `picture` an SVG of the placement.
 
     Raises `ConfigError` for a file or solver that cannot be used and `PlanError` when the solution breaks the definition, which is a bug in the
     solver.
     """
     if solver not in SOLVERS:
         raise ConfigError(f"solver {solver!r} is unknown", hint=f"known: {', '.join(SOLVERS)}")
-    text = _read(path)
+    text = read_text(path)
     try:
         problem = problem_from_csv(text, capacity=capacity)
     except ProblemError as error:
@@ -42,7 +46,10 @@ def place_file(path: Path, *, capacity: int | None, solver: str, write_to: Path 
     if wrong:
         raise PlanError("the placement is not valid: " + "; ".join(wrong[:5]), node=str(path))
     if write_to is not None:
-        _write(write_to, problem_to_csv(problem, outcome.solution))
+        write_text(write_to, problem_to_csv(problem, outcome.solution))
+    if picture is not None:
+        drawing = map_of_problem(path.name, problem, outcome.solution, outcome.bound)
+        write_text(picture, arena_to_svg(drawing))
     return PlacementReport(
         problem=str(path),
         buffers=len(problem.buffers),
@@ -76,19 +83,3 @@ def show_placement(report: PlacementReport, console: Console) -> None:
     if report.capacity is not None:
         rows.insert(3, ("capacity", count(report.capacity)))
     console.print(facts(rows))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}", hint="give a CSV file") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}", hint="name a writable path") from None

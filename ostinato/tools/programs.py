@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
-from ostinato.compiler import Traced, plan_text_program, positions_of, trace
+from ostinato.compiler import Traced, compile_encoder, plan_text_program, positions_of, trace
+from ostinato.compiler import compile as compile_decoder
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
+from ostinato.passes.precision import Precision
 from ostinato.planner.plan import ProgramPlan
+from ostinato.runtime.encode import EmbedExecutable
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import bucket_entries
 from ostinato.runtime.program import Program
 from ostinato.tools.console import Steps, count, size, table
@@ -18,9 +24,13 @@ from ostinato.tools.schemas import EntryStats
 
 __all__ = [
     "LoadProgress",
+    "compile_model",
+    "device_of",
     "entry_stats",
+    "how_it_runs",
     "plan_buckets",
     "precision_of",
+    "refuse_decoder_options",
     "region_sizes",
     "show_entries",
     "show_regions",
@@ -38,33 +48,68 @@ class LoadProgress:
         self.steps.advance(done, total, f"loading {what}")
 
 
-def trace_model(name: str, entry: str, logits: str, context: int | None, precision: str) -> Traced:
-    """Traces a model's entry for one sequence; the cache of "step" holds `context` positions."""
+def trace_model(name: str, entry: str | None, logits: str, context: int | None, precision: str) -> Traced:
+    """Traces a model's entry (None: the one that runs) for one sequence; the cache of "step" holds `context` positions."""
     model = load(name)
+    chosen = entry or ("step" if model.family.encoder is None else "embed")
+    if chosen == "embed":
+        refuse_decoder_options(model, logits, context)
     cache = CacheShape(1, positions_of(model, context), 1)
-    return trace(model, entry, cache=cache, logits=logits, precision=precision)
+    return trace(model, chosen, cache=cache, logits=logits, precision=precision)
 
 
-def plan_buckets(
-    model: Model,
-    buckets: Mapping[str, Sequence[int]],
-    *,
-    context: int | None,
-    logits: str,
-    precision: str,
-    sampling: bool,
-) -> Program:
-    """Lowers, plans and checks packed entries of B sequences times T tokens; no weight is loaded. Raises `ConfigError` for unusable buckets."""
+def refuse_decoder_options(model: Model, logits: str, context: int | None) -> None:
+    """Raises `ConfigError` for options that an encoder would leave unread."""
+    given = [option for option, found in (("--logits", logits != "last"), ("--context", context is not None)) if found]
+    if given:
+        raise ConfigError(
+            f"{model.family.name} is a family of encoders, which have no {' and no '.join(given)}",
+            hint="leave the option out",
+        )
+
+
+def compile_model(
+    model: Model, *, logits: str = "last", context: int | None = None, **settings: Any
+) -> TextExecutable | EmbedExecutable:
+    """`ostinato.compile` of a decoder, `ostinato.compile_encoder` of an encoder; `settings` are the arguments that both take. Raises what they raise."""
+    if model.family.encoder is None:
+        return compile_decoder(model, logits=logits, context=context, **settings)
+    refuse_decoder_options(model, logits, context)
+    return compile_encoder(model, **settings)
+
+
+def plan_buckets(model: Model, buckets: Mapping[str, Sequence[int]], *, context: int | None, precision: str) -> Program:
+    """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
+
+    Raises `ConfigError` for unusable buckets.
+    """
     if set(buckets) != {"B", "T"}:
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")
+    if model.family.encoder is not None:
+        refuse_decoder_options(model, "last", context)
+        traced = trace(model, "embed", precision=precision)
+        return plan_text_program(traced, bucket_entries("embed", buckets["B"], buckets["T"]))
     cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
-    traced = trace(model, "step", cache=cache, logits=logits, precision=precision, sampling=sampling)
+    traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
     return plan_text_program(traced, bucket_entries("step", buckets["B"], buckets["T"]))
 
 
 def precision_of(program: Program) -> str:
-    """ "f32" or "bf16": the dtype of activations, which is that of the cache."""
-    return program.plan.state[0].type.dtype.value
+    """ "f32" or "bf16": the policy for activations, the same in every entry."""
+    options = next(iter(program.plan.entries.values())).options
+    return options[Precision.name].removeprefix(f"{Precision.name}{{dtype=").removesuffix("}")
+
+
+def device_of(executable: Executable) -> str:
+    """The device and the unit of its code, such as "cpu (avx2)"."""
+    return f"{executable.device.name} ({executable.device.isa})"
+
+
+def how_it_runs(executable: Executable, asked_mode: str) -> str:
+    """Device, mode (and why it is another one than was asked for), precision and threads, in one line."""
+    reason = f" ({executable.reason})" if asked_mode not in ("auto", executable.mode) else ""
+    precision, threads = precision_of(executable.program), executable.device.threads
+    return f"{device_of(executable)}, {executable.mode}{reason}, {precision}, {threads} threads"
 
 
 def entry_stats(plan: ProgramPlan) -> tuple[EntryStats, ...]:

