@@ -30,11 +30,13 @@ from ostinato.ir.types import DType
 
 Array = npt.NDArray[Any]
 
-# (N, K) of the products of Qwen2.5-0.5B: Q/K/V, attention output, gate and up, down, output projection
-SHAPES = [(1152, 896), (896, 896), (9728, 896), (896, 4864), (151936, 896)]
+# (N, K) of the products of Qwen2.5-0.5B: Q/K/V, attention output, gate and up, down, output projection; and one of a
+# larger model, whose width fills the blocks of every format
+SHAPES = [(1152, 896), (896, 896), (9728, 896), (896, 4864), (151936, 896), (4096, 4096)]
 ROTATE_BYTES = 256 << 20
 LANES = 32
 DTYPES = _native.dtype_numbers()
+BLOCKS = tuple(dtype.value for dtype in DType if dtype.is_block)
 FLOATS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 _LIMITS = r"""
@@ -213,7 +215,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isa", default="auto", help="kernel unit (default: the best)")
     parser.add_argument(
-        "--formats", default="f32,bf16,bf16:bf16,q8_0,q4_0,q4_1", help="weight formats, with :x for the dtype of x"
+        "--formats",
+        default=",".join(("f32", "bf16", "bf16:bf16", *BLOCKS)),
+        help="weight formats, with :x for the dtype of x",
     )
     parser.add_argument("--rows", default="1,128", help="values of M")
     parser.add_argument("--shapes", default=",".join(f"{n}x{k}" for n, k in SHAPES), help="NxK, comma-separated")
@@ -236,6 +240,8 @@ def main() -> None:
             for n, k in (tuple(int(v) for v in text.split("x")) for text in options.shapes.split(",")):
                 if m > 1 and n > 100_000:
                     continue  # prefill projects one token
+                if k % DType(weight).block_elements:
+                    continue  # no row of this format
                 result = measure(device, limits, weight, x or "f32", m, n, k, options.seconds, options.rotate << 20)
                 results.append(result)
                 if not options.json:

@@ -1,6 +1,7 @@
 """Checks of plain values that users hand over: numbers and names of options, which Python does not type.
 
 Integers may be numpy's; they come back as plain ones, since plans and kernels take nothing else. Nothing is rounded, parsed from text or taken from a bool.
+Whatever is handed over, the message can be written: a value without a text of its own is told by its type.
 """
 
 from __future__ import annotations
@@ -11,15 +12,33 @@ from typing import TypeVar
 
 from ostinato.ir.errors import ConfigError, OstinatoError
 
-__all__ = ["instance", "integer", "integers", "is_integer", "real"]
+__all__ = ["boolean", "instance", "integer", "integers", "is_integer", "real", "shown"]
 
 _T = TypeVar("_T")
+
+_WIDEST = 128
+"""Bits of the largest integer that is one: addresses, sizes and seeds have 64, and products of sizes still have a text."""
+
+
+def shown(value: object) -> str:
+    """The text of a value in a message; its type where it has none (a number of thousands of digits, a class that raises)."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__} without text"
+
+
+def boolean(value: object, what: str) -> bool:
+    """`value` as it is; raises `ConfigError`, naming `what`, for anything but True and False: "no" would be taken for True."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} is {shown(value)}, expected True or False")
+    return value
 
 
 def instance(value: _T | None, kind: type[_T], what: str) -> _T | None:
     """An optional argument as it is; raises `ConfigError`, naming `what`, unless it is of that class or None."""
     if value is not None and not isinstance(value, kind):
-        raise ConfigError(f"{what} is {value!r}, expected a {kind.__name__}", hint="leave it out for the default")
+        raise ConfigError(f"{what} is {shown(value)}, expected a {kind.__name__}", hint="leave it out for the default")
     return value
 
 
@@ -44,8 +63,8 @@ def integer(
         number = value.__index__() if is_integer(value) else None  # type: ignore[attr-defined]
     except (TypeError, ValueError, RuntimeError):  # arrays of floats and tensors without values have the method too
         number = None
-    if number is None:
-        raise error(f"{what} is {value!r} of type {type(value).__name__}, expected {bounds}")
+    if number is None or number.bit_length() > _WIDEST:
+        raise error(f"{what} is {shown(value)} of type {type(value).__name__}, expected {bounds}")
     if (low is not None and number < low) or (high is not None and number > high):
         raise error(f"{what} is {number}, expected {bounds}")
     return int(number)
@@ -63,8 +82,8 @@ def integers(
 def real(value: object, what: str, *, error: type[OstinatoError] = ConfigError) -> float:
     """`value` as a plain float; raises `error`, naming `what`, for anything but a real number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise error(f"{what} is {value!r} of type {type(value).__name__}, expected a number")
+        raise error(f"{what} is {shown(value)} of type {type(value).__name__}, expected a number")
     try:
         return float(value)
     except OverflowError:
-        raise error(f"{what} is {value}, more than a double holds") from None
+        raise error(f"{what} is {shown(value)}, more than a double holds") from None

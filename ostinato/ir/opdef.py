@@ -10,10 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array, DType, TensorType
 
@@ -138,6 +139,11 @@ class Sample:
     error: type[OstinatoError] | None = None
 
 
+def _is_word(value: object) -> TypeGuard[int]:
+    """A plain integer that a kernel's parameter holds."""
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
 def complete_attributes(op: str, specs: Sequence[AttrSpec], given: Mapping[str, Attr]) -> dict[str, Attr]:
     """The attributes in schema order with defaults filled in; raises `ConfigError` for an unknown, missing or wrongly typed one."""
     if unknown := sorted(set(given) - {spec.name for spec in specs}):
@@ -147,15 +153,13 @@ def complete_attributes(op: str, specs: Sequence[AttrSpec], given: Mapping[str, 
         value = given.get(spec.name, spec.default)
         if value is None:
             raise ConfigError(f"{op}: attribute {spec.name} is missing", hint=f"it is required, a {spec.type.__name__}")
-        if spec.type is float and type(value) is int:
+        if spec.type is float and _is_word(value):
             value = float(value)
-        well_typed = type(value) is spec.type and (
-            not isinstance(value, tuple) or all(type(item) is int for item in value)
-        )
-        if not well_typed:
+        items = value if isinstance(value, tuple) else (value,) if spec.type is int else ()
+        if type(value) is not spec.type or not all(_is_word(item) for item in items):
             raise ConfigError(
-                f"{op}: attribute {spec.name} expected {spec.type.__name__}, found {value!r}",
-                hint="pass a plain Python value",
+                f"{op}: attribute {spec.name} expected {spec.type.__name__}, found {shown(value)}",
+                hint="pass a plain Python value; integers have 64 bits",
             )
         complete[spec.name] = value
     return complete

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ostinato.ir.errors import DTypeError, InputError, LayoutError
+from ostinato.ir.errors import BoundsError, DTypeError, InputError, LayoutError, OstinatoError
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["CPU", "Form", "Memory", "as_bfloat", "memory_of", "natural_strides", "reach", "settled_strides"]
@@ -89,17 +89,25 @@ def reach(shape: Shape, strides: Shape) -> int:
 def memory_of(value: Any, node: str | None = None) -> Memory:
     """Where the elements of an array lie; `node` is what errors name.
 
-    Raises `LayoutError` for strides and storage that no view describes, `DTypeError` for what is no array or has a dtype without a counterpart, `InputError`
-    for what does not lie in CPU memory, takes part in autograd or cannot be exported.
+    Raises `LayoutError` for strides, alignments and storage that no view describes, `DTypeError` for what is no array or has a dtype without a counterpart,
+    `BoundsError` for a tensor past the end of its storage, `InputError` for what does not lie in CPU memory, takes part in autograd or cannot be exported.
     """
     if isinstance(value, np.ndarray):
         return _of_numpy(value, value, node)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(torch, value, node)
-    if hasattr(value, "__dlpack__"):
-        array = _through_dlpack(value, node)
-        return _of_numpy(array, array, node)  # the array holds the capsule, which may be all that keeps the memory
+        try:
+            return _of_torch(torch, value, node)
+        except OstinatoError:
+            raise
+        except Exception as error:  # nested and uninitialised tensors, subclasses with functions of their own
+            raise InputError(f"a {type(value).__name__} cannot be read as memory: {error}", node=node) from error
+    # the array holds what was exported: a capsule may be all that keeps the memory, and a buffer keeps its owner from moving it
+    array = _through_dlpack(value, node) if hasattr(type(value), "__dlpack__") else _through_buffer(value, node)
+    return _of_numpy(array, array, node)
+
+
+def _through_buffer(value: Any, node: str | None) -> Array:
     try:
         buffer = memoryview(value)
     except TypeError:
@@ -108,7 +116,12 @@ def memory_of(value: Any, node: str | None = None) -> Memory:
             node=node,
             hint="pass a numpy array, a torch CPU tensor, an object with DLPack, a buffer of bytes or a TensorView",
         ) from None
-    return _of_numpy(np.asarray(buffer), value, node)
+    except (BufferError, ValueError) as error:  # one that was released or closed
+        raise InputError(f"{type(value).__name__} gives no access to its bytes: {error}", node=node) from None
+    try:
+        return np.asarray(buffer)
+    except ValueError:
+        raise DTypeError(f"elements of format {buffer.format!r} have no counterpart", node=node) from None
 
 
 _numpy_dtype = functools.lru_cache(maxsize=256)(DType.of)
@@ -123,16 +136,20 @@ def _of_numpy(array: Array, owner: Any, node: str | None) -> Memory:
         raise DTypeError(error.message, node=node, hint=error.hint) from None
     shape, flags, address = array.shape, array.flags, array.ctypes.data
     if not flags.aligned:
-        raise LayoutError(
-            f"the elements of {array.itemsize} bytes, the first at {address:#x}, are not aligned",
-            node=node,
-            hint="copy them to an array of their own first",
-        )
+        raise _misaligned(array.itemsize, address, node)
     if flags.c_contiguous:
         return Memory(address, array.nbytes, Form(shape, natural_strides(shape), dtype, None, flags.writeable), owner)
     strides = _element_strides(shape, array.strides, array.itemsize, node)
     span = reach(shape, strides) * array.itemsize
     return Memory(address, span, Form(shape, strides, dtype, None, flags.writeable), owner)
+
+
+def _misaligned(size: int, address: int, node: str | None) -> LayoutError:
+    return LayoutError(
+        f"the elements of {size} bytes, the first at {address:#x}, are not aligned",
+        node=node,
+        hint="copy them to an array of their own first",
+    )
 
 
 def _element_strides(shape: Shape, byte_strides: Shape, size: int, node: str | None) -> Shape:
@@ -189,11 +206,13 @@ def _of_torch(torch: Any, tensor: Any, node: str | None) -> Memory:
         address = 0
     if not address and tensor.numel():  # one that only stands for others: a fake one, one of a function transform
         raise InputError(f"a {type(tensor).__name__} has no memory", node=node, hint="call with the tensor behind it")
+    if address % dtype.block_bytes:
+        raise _misaligned(dtype.block_bytes, address, node)
     shape = tuple(tensor.shape)
-    if tensor.is_contiguous():
-        return Memory(address, tensor.nbytes, Form(shape, natural_strides(shape), dtype, None, True), tensor)
-    strides = settled_strides(shape, tensor.stride())
+    strides = natural_strides(shape) if tensor.is_contiguous() else settled_strides(shape, tensor.stride())
     span = reach(shape, strides) * dtype.block_bytes
+    if span and tensor.storage_offset() * dtype.block_bytes + span > tensor.untyped_storage().nbytes():
+        raise BoundsError("the storage of the tensor was made smaller than the tensor", node=node)
     return Memory(address, span, Form(shape, strides, dtype, None, True), tensor)
 
 
@@ -237,16 +256,18 @@ def _through_dlpack(value: Any, node: str | None) -> Array:
         if is_bfloat:
             code.value = _UINT
         array: Array = np.from_dlpack(_Capsule(capsule, device))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{type(value).__name__} cannot be read without a copy: {error}", node=node) from None
+    except InputError:
+        raise
+    except Exception as error:  # code of somebody else: it may fail in any way
+        raise InputError(f"{type(value).__name__} cannot be read without a copy: {error}", node=node) from error
     return array.view(DType.BF16.numpy) if is_bfloat else array
 
 
 def _type_code(capsule: Any) -> ctypes.c_uint8:
-    """The code of the element type within a capsule, to be read and written."""
+    """The code of the element type within a capsule, to be read and written. Raises `ValueError` for one that was used, or is none of DLPack."""
     name = _capsule_name(capsule)
+    if name not in _NAMES:
+        raise ValueError(f"expected a fresh DLPack capsule, found one named {name!r}")
     return ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + _NAMES[name])
 
 

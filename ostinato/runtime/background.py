@@ -12,6 +12,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 
+from ostinato.ir.errors import LifecycleError
+from ostinato.ir.forks import renew_after_fork
 from ostinato.runtime.generation import Batch, Generator
 from ostinato.runtime.request import Request, TokenEvent
 
@@ -27,6 +29,11 @@ class Worker:
     def __init__(self, generator: Generator, hold: Callable[..., AbstractContextManager[None]]) -> None:
         self._generator = generator
         self._hold = functools.partial(hold, wait=True)
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """No thread, and nobody who waits for it: the requests go on in the process that they were made in."""
         # reentrant: a dropped stream abandons its request wherever the collector finds it
         self._lock = threading.RLock()
         self._new: list[Request] = []
@@ -39,7 +46,7 @@ class Worker:
         with self._lock:
             self._new.append(request)
             self._listeners[request] = deliver
-            if self._thread is None or not self._thread.is_alive():  # a forked process has none of its parent's threads
+            if self._thread is None or not self._thread.is_alive():  # it could not be started
                 self._thread = threading.Thread(target=self._run, name="ostinato-generation")
                 self._thread.start()
 
@@ -90,16 +97,23 @@ class Worker:
 class AsyncEvents(AsyncIterator[TokenEvent]):
     """The events of one request, for the running event loop. Closing it, dropping it, or cancelling a wait for the next event abandons the request.
 
-    Raises `LifecycleError` when unfinished synchronous generations hold every row, and `BackendError` for logits that are not finite.
+    Several tasks may wait for the next event: each is given to one of them, and the end to all. Raises `LifecycleError` outside an event loop and when
+    unfinished synchronous generations hold every row, and `BackendError` for logits that are not finite.
     """
 
     def __init__(self, worker: Worker, request: Request) -> None:
         self._worker = worker
         self._request = request
         self._ended = False
-        self._queue: asyncio.Queue[TokenEvent | BaseException] = asyncio.Queue()
-        # not self: what the worker keeps must not keep this alive
-        loop, queue = asyncio.get_running_loop(), self._queue
+        self._queue: asyncio.Queue[TokenEvent | BaseException | None] = asyncio.Queue()  # None where it has ended
+        try:
+            # not self: what the worker keeps must not keep this alive
+            loop, queue = asyncio.get_running_loop(), self._queue
+        except RuntimeError:
+            raise LifecycleError(
+                "an asynchronous stream belongs to a running event loop, and none runs here",
+                hint="call it inside a coroutine, or use the synchronous one",
+            ) from None
 
         def deliver(event: TokenEvent | BaseException) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, event)
@@ -114,18 +128,27 @@ class AsyncEvents(AsyncIterator[TokenEvent]):
         except asyncio.CancelledError:
             self.close()
             raise
+        if event is None:  # another task took the last event, or closed it
+            self._end()
+            raise StopAsyncIteration
         failure = event if isinstance(event, BaseException) else event.error
         if failure is not None:
-            self._ended = True
+            self._end()
             raise failure
         assert isinstance(event, TokenEvent)
-        self._ended = event.is_last
+        if event.is_last:
+            self._end()
         return event
 
     def close(self) -> None:
         """Abandons the request, if it has not ended."""
-        self._ended = True
+        self._end()
         self._worker.abandon(self._request)
+
+    def _end(self) -> None:
+        """Gives nothing more, and wakes the next task that waits."""
+        self._ended = True
+        self._queue.put_nowait(None)
 
     def __del__(self) -> None:
         self.close()

@@ -52,10 +52,12 @@ class EmbedExecutable(Executable):
         return max(self.entries.values(), key=lambda entry: (entry.dims["N"], entry.dims["R"]))
 
     def _table_rows(self, name: str) -> int:
-        """Rows of the table that an input picks from."""
+        """Rows of the table that an input picks from; what int32 holds where it picks from none."""
         graph = self.program.graphs[self._largest.name]
-        reader = next(node for node in graph.users[name] if OP[node.op].operands[0].name == "ids")
-        return graph.types[reader.operands[1] or ""].static_shape[0]
+        for reader in graph.users.get(name, ()):
+            if OP[reader.op].operands[0].name == "ids":
+                return graph.types[reader.operands[1] or ""].static_shape[0]
+        return int(np.iinfo(np.int32).max)
 
     def __call__(
         self,

@@ -6,7 +6,6 @@ Inputs are copied in and outputs copied out unless the caller binds buffers. One
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LifecycleError, ShapeError
+from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.graph import Graph
 from ostinato.ir.interp import Observer
 from ostinato.ir.step import Region
@@ -77,8 +77,8 @@ class Executable:
         self._runners: dict[str, Runner] = {}
         self._reference_state: dict[str, Array] = {}
         self._reference_weights = reference_weights or ReferenceWeights(program, device, shared)
-        self._running = threading.Lock()
-        self._process = os.getpid()
+        self.after_fork()
+        renew_after_fork(self)
         self._count_limits = {name: count_limits(graph) for name, graph in program.graphs.items()}
 
     @property
@@ -98,7 +98,7 @@ class Executable:
         """The entry of that name; None means the only one. Raises `ConfigError` otherwise."""
         if name is None and len(self.entries) == 1:
             return next(iter(self.entries))
-        if name is None or name not in self.entries:
+        if not isinstance(name, str) or name not in self.entries:
             raise ConfigError(f"no entry {name!r}", hint=f"entries: {', '.join(self.entries)}")
         return name
 
@@ -230,19 +230,17 @@ class Executable:
     @contextmanager
     def exclusive(self, *, wait: bool = False) -> Iterator[None]:
         """Holds the executable for one call. When another one is in progress, raises `LifecycleError`, or waits for its end."""
-        if self._process != os.getpid():
-            # a fork in the middle of a call: the thread that held the lock is not in this process
-            self._running, self._process = threading.Lock(), os.getpid()
-        lock = self._running
-        if not lock.acquire(blocking=wait):
+        if not wait and self._running.locked():
             raise LifecycleError(
                 "this executable is running another call", hint="use one executable a thread: exe.clone()"
             )
-        try:
-            with self.regions.shared.use.running():
-                yield
-        finally:
-            lock.release()
+        # of two calls that begin at the same moment one may get here while the other takes the lock, and waits after all
+        with self._running, self.regions.shared.use.running():
+            yield
+
+    def after_fork(self) -> None:
+        """A new lock: the thread that held it is not in this process."""
+        self._running = threading.Lock()
 
     def runner(self, name: str) -> Runner:
         """The entry in this mode, made on first use."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.ir.checks import boolean, shown
 from ostinato.ir.errors import CapacityError, ConfigError, InputError, LayoutError, ShapeError
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
@@ -87,6 +88,7 @@ class Operators:
         opdef = self._opdef(name)
         given, attrs = _arguments(opdef, operands, named)
         check_stream(stream, self._memory, name)
+        boolean(in_place, f"{name}: in_place")
         memory = [
             None if value is None else self._memory_of(value, label)
             for value, label in zip(given, self._labels[name], strict=True)
@@ -190,8 +192,8 @@ class Operators:
         return call_site_of(opdef, tuple(forms), attrs)
 
     def _prepare(self, opdef: OpDef, forms: Forms, attrs: Mapping[str, Any], level: str | None) -> _Ready:
-        # attributes by their text, which tells 1, True, 1.0 and -0.0 from each other and is always hashable
-        key = (opdef.name, level, forms, *[(name, repr(value)) for name, value in attrs.items()])
+        # attributes by their type and text, which tell 1, True, 1.0 and -0.0 from each other and are always hashable
+        key = (opdef.name, level, forms, *[(name, type(value), shown(value)) for name, value in attrs.items()])
         ready = self._ready.get(key)
         if ready is None:
             count = len(opdef.operands)
@@ -252,7 +254,7 @@ def _level_name(level: object, name: str) -> str | None:
         return level.name.lower()
     if level is None or isinstance(level, str):
         return level
-    raise ConfigError(f"level is {level!r}, expected the name of a level or a row", node=name)
+    raise ConfigError(f"level is {shown(level)}, expected the name of a level or a row", node=name)
 
 
 def _operand(memory: Sequence[Memory | None], place: int | None) -> tuple[int, int]:

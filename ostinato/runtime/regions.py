@@ -6,13 +6,13 @@ output by the caller's, and the arena may be the caller's memory.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ostinato.ir.errors import DeviceUnavailable, LifecycleError, PlanError
+from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
@@ -29,46 +29,48 @@ class SharedUse:
 
     def __init__(self) -> None:
         self.changes = 0
-        self._renew()
+        self.after_fork()
+        renew_after_fork(self)
 
-    def _renew(self) -> None:
-        self._process = os.getpid()
+    def after_fork(self) -> None:
+        """A new lock, and nobody who holds it: the runs that were in progress are not in this process."""
         self._lock = threading.Lock()
-        self._runs = 0
-        self._changing = False
+        self._runs: set[object] = set()  # an object a run, so that an interrupt anywhere leaves none behind
+        self._change: object | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Holds the weights as they are during a run. Raises `LifecycleError` while they change."""
-        if self._process != os.getpid():
-            self._renew()  # a fork: the runs that were in progress are not in this process
-        with self._lock:
-            if self._changing:
-                raise LifecycleError("the weights are being replaced", hint="run again when replace_weights is done")
-            self._runs += 1
+        run = object()
         try:
+            with self._lock:
+                if self._change is not None:
+                    raise LifecycleError(
+                        "the weights are being replaced", hint="run again when replace_weights is done"
+                    )
+                self._runs.add(run)
             yield
         finally:
             with self._lock:
-                self._runs -= 1
+                self._runs.discard(run)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Holds the weights for a change. Raises `LifecycleError` while an executable that shares them runs."""
-        if self._process != os.getpid():
-            self._renew()
-        with self._lock:
-            if self._runs or self._changing:
-                raise LifecycleError(
-                    "an executable that shares these weights is running", hint="replace weights between runs"
-                )
-            self._changing = True
-            self.changes += 1
+        change = object()
         try:
+            with self._lock:
+                if self._runs or self._change is not None:
+                    raise LifecycleError(
+                        "an executable that shares these weights is running", hint="replace weights between runs"
+                    )
+                self._change = change
+                self.changes += 1
             yield
         finally:
             with self._lock:
-                self._changing = False
+                if self._change is change:
+                    self._change = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ share a system prompt keep a row each. Otherwise it takes an empty row, else the
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.types import Array
 
 __all__ = ["Lease", "RowPool"]
@@ -26,9 +28,12 @@ Stamp = tuple[int, int]
 """How often the rows were forgotten, and how often what their contents follow from has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Lease:
-    """A row on loan. The cache holds keys and values of the first `cached` tokens of the prompt that it was taken for, as of `stamp`."""
+    """A row on loan, for as long as this object lives.
+
+    The cache holds keys and values of the first `cached` tokens of the prompt that it was taken for, as of `stamp`.
+    """
 
     row: int
     cached: int
@@ -38,6 +43,7 @@ class Lease:
 class RowPool:
     """The cache rows 0 to count - 1, lent out one by one. Safe to use from several threads.
 
+    A row whose lease is gone is free, whether it was given back or not: an interrupt between taking a row and noting it loses no more than what it held.
     `changes` counts changes of the weights, which make keys and values computed before them useless.
     """
 
@@ -48,14 +54,20 @@ class RowPool:
         self._clock = 0
         # lists of fixed length: a dropped iterator gives its row back wherever the collector finds it, in the middle of a method here too
         self._kept: list[Array | None] = [_NOTHING] * count  # tokens of a free row, None on loan
+        self._leases: list[weakref.ref[Lease] | None] = [None] * count
         self._stamps: list[Stamp] = [(0, 0)] * count
         self._given = [0] * count
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A new lock."""
         self._lock = threading.RLock()
 
     @property
     def held(self) -> int:
         """Rows that are lent out."""
-        return sum(kept is None for kept in self._kept)
+        return sum(self._is_lent(row) for row in range(self.count))
 
     def take(self, prompt: Array) -> Lease | None:
         """A free row for a prompt int32 [P], None when all are lent out. An empty prompt reuses nothing.
@@ -67,10 +79,10 @@ class RowPool:
             best: tuple[int, int, int] | None = None
             chosen, cached = -1, 0
             for row in range(self.count):
-                kept = self._kept[row]
-                if kept is None:
+                if self._is_lent(row):
                     continue
-                if self._stamps[row] != now:
+                kept = self._kept[row]
+                if kept is None or self._stamps[row] != now:
                     kept = _NOTHING
                 shared = _common(kept, prompt[:-1])
                 worth = shared if 2 * shared >= len(kept) else 0
@@ -79,8 +91,10 @@ class RowPool:
                     best, chosen, cached = score, row, shared
             if best is None:
                 return None
+            lease = Lease(chosen, cached, now)
+            self._leases[chosen] = weakref.ref(lease)
             self._kept[chosen] = None
-            return Lease(chosen, cached, now)
+            return lease
 
     def give(self, lease: Lease, tokens: Array) -> None:
         """Takes a row back whose cache holds these tokens."""
@@ -98,6 +112,10 @@ class RowPool:
     def is_current(self, lease: Lease) -> bool:
         """Whether the row still holds what its holder put there."""
         return lease.stamp == self._now
+
+    def _is_lent(self, row: int) -> bool:
+        lease = self._leases[row]
+        return self._kept[row] is None and lease is not None and lease() is not None
 
     @property
     def _now(self) -> Stamp:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.ir.checks import integer, integers
+from ostinato.ir.checks import boolean, integer, integers, shown
 from ostinato.ir.errors import (
     BoundsError,
     CapacityError,
@@ -30,7 +30,7 @@ from ostinato.ir.errors import (
     LifecycleError,
     ShapeError,
 )
-from ostinato.ir.types import MAX_ELEMENTS, Array, DType, TensorType
+from ostinato.ir.types import MAX_ELEMENTS, PACKED_LAYOUTS, Array, DType, TensorType
 from ostinato.runtime.arrays import (
     CPU,
     Form,
@@ -49,11 +49,12 @@ _ADDRESSES = 2**64
 
 def check_memory(device: str) -> str:
     """The name of a device's memory as it is: "cpu". Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for others."""
-    if device == "cpu":
-        return device
-    if str(device).partition(":")[0] == "hip":
+    name = device if isinstance(device, str) else ""
+    if name == "cpu":
+        return name
+    if name.partition(":")[0] == "hip":
         raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
-    raise ConfigError(f"device {device!r} is unknown", hint='memory lies on "cpu"')
+    raise ConfigError(f"device {shown(device)} is unknown", hint='memory lies on "cpu"')
 
 
 class _Bytes:
@@ -118,20 +119,22 @@ class TensorView:
             raise CapacityError(f"shape {list(extents)} has {count} elements, more than {MAX_ELEMENTS}")
         if first % kind.block_elements:
             raise LayoutError(f"offset {first} is inside of a block of {kind.block_elements} elements")
-        form = Form(extents, _checked_strides(extents, strides, kind, layout), kind, layout, bool(writable))
-        begin, span = kind.nbytes(first), _span_of(form)
-        self._fill(start, size, first, check_memory(device), Memory(start + begin, span, form, owner))
+        form = Form(
+            extents, _checked_strides(extents, strides, kind, layout), kind, layout, boolean(writable, "writable")
+        )
+        begin, span, memory = kind.nbytes(first), _span_of(form), check_memory(device)
         if begin + span > size:
             raise BoundsError(
                 f"{form.type} with strides {list(form.strides or ())} from element {first} on takes bytes "
                 f"[{begin}, {begin + span}), there are {size}",
                 hint="nbytes is what may be accessed from the pointer on; strides and offset count elements",
             )
-        if span and not kind.is_block and self.address % kind.block_bytes:
+        if span and not kind.is_block and (start + begin) % kind.block_bytes:
             raise LayoutError(
-                f"the first element, at {self.address:#x}, is not aligned to its {kind.block_bytes} bytes",
+                f"the first element, at {start + begin:#x}, is not aligned to its {kind.block_bytes} bytes",
                 hint="copy the bytes to memory of their own first",
             )
+        self._fill(start, size, first, memory, Memory(start + begin, span, form, owner))
 
     @staticmethod
     def of(value: Any, node: str | None = None) -> TensorView:
@@ -331,7 +334,7 @@ def _dtype_of(dtype: DType | npt.DTypeLike | None) -> DType:
             return DType.of(dtype)
         raise TypeError
     except TypeError:
-        raise DTypeError(f"{dtype!r} is no dtype", hint='use a name such as "f32"') from None
+        raise DTypeError(f"{shown(dtype)} is no dtype", hint='use a name such as "f32"') from None
 
 
 def _span_of(form: Form) -> int:
@@ -343,11 +346,13 @@ def _span_of(form: Form) -> int:
 def _checked_strides(
     shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: str | None
 ) -> tuple[int, ...] | None:
+    if layout is not None and not (isinstance(layout, str) and layout in PACKED_LAYOUTS):
+        raise LayoutError(
+            f"layout {shown(layout)} is no format of packed weights",
+            hint=f"leave it out, or use one of {', '.join(PACKED_LAYOUTS)}",
+        )
     if strides is None:
-        if layout is not None:
-            TensorType(shape, dtype, layout=layout)  # refuses a layout that is none
-            return None
-        return natural_strides(shape)
+        return natural_strides(shape) if layout is None else None
     if layout is not None:
         raise LayoutError(f"a weight packed as {layout} has no strides", hint="leave strides or layout out")
     given = integers(strides, "strides", error=LayoutError)

@@ -11,6 +11,7 @@ module is missing, which is what it is for.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -136,7 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.errno not in _NO_ROOM:
             raise
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for what is still flushed at the end
-        print_error(OstinatoError(f"the output cannot be written: {error.strerror}", hint="make room for it"), False)
+        with contextlib.suppress(OSError):  # the messages may have no room either
+            print_error(
+                OstinatoError(f"the output cannot be written: {error.strerror}", hint="make room for it"), False
+            )
         raise SystemExit(EXIT_USAGE) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 

@@ -69,7 +69,7 @@ def random_rows(rng: np.random.Generator, format: str, rows: int, columns: int) 
 def to_panels(rows: Rows, *, pair: bool = False) -> Array:
     """The packed bytes of a weight whose logical rows are `rows`: panels of 32 rows, or with `pair` 16 gate rows and the same 16 up rows.
 
-    Rows that a panel has and the weight has not are zero bytes.
+    Rows that a panel has and the weight has not are packed from zero bytes.
     """
     count = len(rows.stored)
     half, group = (count // 2, LANES // 2) if pair else (count, LANES)
@@ -93,15 +93,15 @@ def to_panels(rows: Rows, *, pair: bool = False) -> Array:
 def _block_panels(rows: Rows, order: Array) -> Array:
     """Per block: halves, inner scales, codes, each of all 32 rows before the next."""
     kind, size = _FORMATS[rows.format], DType(rows.format).block_bytes
-    blocks = rows.stored.reshape(len(rows.stored), rows.stored.shape[1] // size, size)
+    stored = np.concatenate([rows.stored, np.zeros((1, rows.stored.shape[1]), np.uint8)])
+    blocks = stored.reshape(len(stored), stored.shape[1] // size, size)
     parts = [blocks[..., at : at + 2].copy().view(np.uint16) for at in kind.halves]
     if kind.scales:
         parts.append(blocks[..., kind.scales.start : kind.scales.stop])
     parts.append(_packed_codes(rows.format, blocks))
     lanes_last = []
     for part in parts:  # [rows, blocks, n] -> [panels, blocks, n, 32]
-        padded = np.concatenate([part, np.zeros((1, *part.shape[1:]), part.dtype)])
-        placed = _bytes(padded[order].transpose(0, 2, 3, 1))
+        placed = _bytes(part[order].transpose(0, 2, 3, 1))
         lanes_last.append(placed.reshape(len(order), blocks.shape[1], part.shape[2] * LANES * part.itemsize))
     return np.concatenate(lanes_last, axis=2).reshape(-1)
 
@@ -114,12 +114,13 @@ def _packed_codes(format: str, blocks: Array) -> Array:
         neutral[..., at : at + 2] = np.array([value], np.float16).view(np.uint8)
     if kind.scales:
         neutral[..., kind.scales.start : kind.scales.stop] = np.frombuffer(kind.neutral, np.uint8)
-    codes = dequantize(neutral, DType(format)).reshape(*blocks.shape[:2], -1)
+    values = DType(format).block_elements
+    codes = dequantize(neutral, DType(format)).reshape(*blocks.shape[:2], values)
     if format == "iq4_nl":
         codes = np.searchsorted(LOOKUP, codes)
     if kind.bits == 8:
         return codes.astype(np.int8)
-    bits = codes.astype(np.int64).reshape(*blocks.shape[:2], -1, kind.run) & ((1 << kind.bits) - 1)
+    bits = codes.astype(np.int64).reshape(*blocks.shape[:2], values // kind.run, kind.run) & ((1 << kind.bits) - 1)
     each, count = 32 // kind.bits, kind.run * kind.bits // 32
     last = bits[..., each * count :]
     tops = (last << np.arange(last.shape[-1]) * kind.bits).sum(axis=-1)
@@ -128,7 +129,7 @@ def _packed_codes(format: str, blocks: Array) -> Array:
     for word in range(count):
         low = (bits[..., word * each : (word + 1) * each] << np.arange(each) * kind.bits).sum(axis=-1)
         words.append(low | (tops >> word * spare & ((1 << spare) - 1)) << each * kind.bits)
-    return np.stack(words, axis=-1).astype(np.uint32).reshape(*blocks.shape[:2], -1)
+    return np.stack(words, axis=-1).astype(np.uint32).reshape(*blocks.shape[:2], values * kind.bits // 32)
 
 
 def _bytes(array: Array) -> Array:

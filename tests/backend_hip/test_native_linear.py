@@ -174,8 +174,9 @@ def test_rows_past_the_count_are_left_alone(unit: str, format: str, rng: np.rand
 @each_unit
 @each_format
 def test_zero_sizes(unit: str, format: str, rng: np.random.Generator) -> None:
-    assert run_linear(unit, Case(activations(rng, 0, 32, F32), random_rows(rng, format, 5, 32))).shape == (0, 5)
-    assert run_linear(unit, Case(activations(rng, 4, 32, F32), random_rows(rng, format, 0, 32))).shape == (4, 0)
+    k = whole_columns(format, 32)
+    assert run_linear(unit, Case(activations(rng, 0, k, F32), random_rows(rng, format, 5, k))).shape == (0, 5)
+    assert run_linear(unit, Case(activations(rng, 4, k, F32), random_rows(rng, format, 0, k))).shape == (4, 0)
     bias = rng.standard_normal(40, np.float32)
     for m in (2, 20):
         none = activations(rng, m, 0, F32)
@@ -187,8 +188,9 @@ def test_zero_sizes(unit: str, format: str, rng: np.random.Generator) -> None:
 @each_unit
 def test_non_finite_values_stay_in_their_row(unit: str, rng: np.random.Generator) -> None:
     for format in FORMATS:
-        weight = random_rows(rng, format, 40, 64)
-        x = activations(rng, 14, 64, F32)
+        k = whole_columns(format, 64)
+        weight = random_rows(rng, format, 40, k)
+        x = activations(rng, 14, k, F32)
         x[3, 5] = np.nan
         result = run_linear(unit, Case(x, weight))
         assert np.isnan(result[3]).all()

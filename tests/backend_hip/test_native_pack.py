@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from ostinato.backend_hip import _native
+from ostinato.ir.blocks import dequantize
+from ostinato.ir.types import DType
 from tests.backend_hip.kernel_harness import (
     BF16,
     F16,
@@ -258,6 +260,22 @@ def test_embedding(unit: str, format: str, layout: int, rng: np.random.Generator
                 expected = weight.values[ids[:valid]].astype(np.float32).astype(dtype)
                 assert np.array_equal(result[:valid].astype(np.float32), expected.astype(np.float32))
                 assert is_poison(result[valid:])
+
+
+@each_unit
+@pytest.mark.parametrize("format", BLOCKS)
+@pytest.mark.parametrize("layout", [0, 1], ids=["row", "panel32"])
+def test_embedding_of_any_bytes(unit: str, format: str, layout: int, rng: np.random.Generator) -> None:
+    """Random bytes hold scales that are subnormal, huge, infinite and NaN."""
+    dtype = DType(format)
+    stored = rng.integers(0, 256, (40, 8 * dtype.block_bytes), np.uint8)
+    with np.errstate(all="ignore"):
+        values = dequantize(stored, dtype)
+    ids = np.arange(40, dtype=np.int32)
+    result = embed(unit, ids, Rows(format, stored, values.astype(np.float64)), layout, F32, None, 0)
+    numbers = ~np.isnan(values)
+    assert np.array_equal(np.isnan(result), ~numbers)
+    assert np.array_equal(bits(result[numbers]), bits(values[numbers]))
 
 
 @each_unit

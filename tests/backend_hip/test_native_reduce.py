@@ -26,10 +26,11 @@ from tests.backend_hip.kernel_harness import (
 )
 
 RUN = 4096
+F64: np.dtype[Any] = np.dtype(np.float64)
 
 
 def reduce_sum(unit: str, x: Array, count: int | None = None) -> np.float32:
-    workspace = poison(-(-x.size // RUN), F32)
+    workspace = poison(-(-x.size // RUN), F64)
     (y, _) = launch(unit, "reduce_sum", [x, counter(count), workspace, poison(1, F32)], list(x.shape), writes=[3, 2])
     return np.float32(y[0])
 
@@ -48,6 +49,15 @@ def masked_mean(
 def test_sums(unit: str, shape: tuple[int, int], rng: np.random.Generator) -> None:
     x = (rng.standard_normal(shape) + 0.5).astype(F32)
     assert reduce_sum(unit, x) == pytest.approx(wide(x).sum(), rel=1e-6, abs=1e-6)
+
+
+@each_unit
+def test_sums_that_cancel(unit: str, rng: np.random.Generator) -> None:
+    """What is left of large parts is as exact as they are: sums are taken in double."""
+    x = rng.standard_normal((288, 1023)).astype(F32)
+    assert reduce_sum(unit, x) == np.float32(wide(x).sum())
+    large = np.concatenate([np.full((1, 9000), 3e7, F32), np.full((1, 9000), -3e7, F32), x[:1]], axis=1)
+    assert reduce_sum(unit, large) == pytest.approx(wide(x[:1]).sum(), rel=1e-6)
 
 
 @each_unit
@@ -107,5 +117,5 @@ def test_refusals(unit: str) -> None:
     for params in ([4, 5, 1, 3], [4, 5, 2, 0], [5, 5, 1, 0], [-1, 5, 1, 0]):
         operands = [x, row, row.copy(), None, poison((1, 5), F32)]
         assert is_poison(launch(unit, "masked_mean", operands, params, writes=[4], status=INVALID)[0])
-    short = [np.zeros((2, RUN), F32), None, poison(1, F32), poison(1, F32)]
+    short = [np.zeros((2, RUN), F32), None, poison(1, F64), poison(1, F32)]
     launch(unit, "reduce_sum", short, [2, RUN], writes=[3], status=INVALID)

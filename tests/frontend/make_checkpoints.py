@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
+from ostinato.ir.ops.samplers import random_blocks
 from ostinato.ir.types import DType
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -29,14 +31,8 @@ _SAFETENSORS_DTYPES = {
     np.dtype(np.float64): "float64",
     np.dtype(np.int64): "int64",
 }
-_QUANT_TYPES = {
-    DType.F32: gguf.GGMLQuantizationType.F32,
-    DType.F16: gguf.GGMLQuantizationType.F16,
-    DType.BF16: gguf.GGMLQuantizationType.BF16,
-    DType.Q8_0: gguf.GGMLQuantizationType.Q8_0,
-    DType.Q4_0: gguf.GGMLQuantizationType.Q4_0,
-    DType.Q4_1: gguf.GGMLQuantizationType.Q4_1,
-}
+_RANDOM = {DType.IQ4_NL: (0,), DType.Q4_K: (0, 2), DType.Q5_K: (0, 2), DType.Q6_K: (208,)}
+"""The types that the `gguf` package reads and cannot quantise to, with the bytes of a block where its half-precision scales lie."""
 _GGUF_ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "mistral": gguf.MODEL_ARCH.LLAMA,
@@ -213,15 +209,28 @@ def write_gguf(
         elif family.startswith("gemma") and name.endswith("norm.weight"):
             array = array + np.float32(1)
         wanted = types if isinstance(types, DType) else types.get(name, DType.F32)
-        kind = _QUANT_TYPES[wanted if array.ndim == 2 else DType.F32]
+        dtype = wanted if array.ndim == 2 else DType.F32
+        kind = gguf.GGMLQuantizationType[dtype.value.upper()]
         writer.add_tensor(
-            gguf_name(name, family), gguf.quantize(np.ascontiguousarray(array, dtype=np.float32), kind), raw_dtype=kind
+            gguf_name(name, family), stored_as(np.ascontiguousarray(array, np.float32), dtype), raw_dtype=kind
         )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def stored_as(array: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[Any]:
+    """The matrix in that type by the package's quantiser; where it has none, random blocks of about the matrix's spread, the same ones for the same matrix."""
+    if dtype not in _RANDOM:
+        return gguf.quantize(array, gguf.GGMLQuantizationType[dtype.value.upper()])
+    blocks = random_blocks(array.shape, dtype, np.random.default_rng(zlib.crc32(array.tobytes())))
+    halves = blocks.reshape(-1, dtype.block_bytes)
+    for at in _RANDOM[dtype]:
+        scaled = halves[:, at : at + 2].copy().view(np.float16) * np.float16(array.std())
+        halves[:, at : at + 2] = scaled.view(np.uint8)
+    return blocks
 
 
 def interleave(array: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:

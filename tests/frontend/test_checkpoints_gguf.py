@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ostinato.frontend.checkpoints import GgufCheckpoint, gguf_checkpoint
 from ostinato.frontend.checkpoints.gguf_checkpoint import huggingface_name, interleaved_rows
+from ostinato.frontend.checkpoints.gguf_header import GgufEntry
 from ostinato.frontend.checkpoints.rotary import Rotary
 from ostinato.frontend.models import FAMILIES
 from ostinato.ir.errors import ConfigError, DTypeError, OstinatoError, WeightsError
@@ -21,7 +22,7 @@ from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import Tensors, gguf_name, interleave, random_model, small_config, write_gguf
 from tests.frontend.make_tokenizers import gguf_metadata, train
 
-TYPES = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1]
+TYPES = [DType.F32, DType.F16, DType.BF16, *(dtype for dtype in DType if dtype.is_block)]
 
 
 def make(
@@ -75,7 +76,13 @@ def raw_file(
 def test_stored_blocks_are_mapped_unchanged_under_original_names(
     tmp_path: Path, seed: int, architecture: str, kind: DType
 ) -> None:
-    tensors = make(tmp_path / "m.gguf", seed, kind, architecture=architecture, attention_bias=True)
+    changes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "architecture": architecture,
+        "attention_bias": True,
+    }
+    tensors = make(tmp_path / "m.gguf", seed, kind, **changes)
     reader = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
     with opened(tmp_path / "m.gguf") as checkpoint:
         assert checkpoint.format == "gguf"
@@ -164,8 +171,18 @@ def test_unsupported_types_name_tensor_and_type(tmp_path: Path, kind: str) -> No
     quant = gguf.GGMLQuantizationType[kind]
     block, size = gguf.GGML_QUANT_SIZES[quant]
     raw_file(tmp_path / "m.gguf", "blk.0.ffn_up.weight", np.zeros((96, 256 // block * size), dtype=np.uint8), quant)
-    with pytest.raises(DTypeError, match=rf"blk\.0\.ffn_up\.weight has type {kind}"):
+    with pytest.raises(DTypeError, match=rf"blk\.0\.ffn_up\.weight has type {kind}") as error:
         opened(tmp_path / "m.gguf")
+    for dtype in TYPES:
+        assert dtype.value.upper() in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [dtype for dtype in TYPES if dtype.is_block])
+def test_a_width_that_does_not_fill_whole_blocks_is_refused(tmp_path: Path, kind: DType) -> None:
+    width = kind.block_elements + 32 if kind.block_elements > 32 else 48
+    entry = GgufEntry("blk.0.ffn_up.weight", kind.value.upper(), (4, width), 0, tmp_path / "m.gguf")
+    with pytest.raises(DTypeError, match=rf"ffn_up.*rows of {width} values do not fill whole {kind.value} blocks"):
+        _ = entry.nbytes
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.models.bert import BERT, bert
 from ostinato.frontend.models.llama import llama
 from ostinato.ir.errors import ConfigError, OstinatoError, WeightsError
+from ostinato.ir.types import DType
 from tests.frontend.make_checkpoints import Tensors, random_model, small_config, write_hf_checkpoint
 from tests.frontend.make_encoders import (
     NORMALIZE,
@@ -124,6 +125,21 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path, seed: int) -> None:
     texts = ["The capital of France is Paris.", "Größe, naïve"]
     left, right = (ost.Embedder(path, threads=1).encode(texts) for path in (tmp_path / "hf", gguf))
     assert np.array_equal(left, right)
+
+
+def test_a_quantised_gguf_encoder_stays_quantised(tmp_path: Path, seed: int) -> None:
+    config = encoder_config(vocab_size=wordpiece().get_vocab_size())
+    tensors = random_encoder(config, seed)
+    paths = [
+        write_encoder_gguf(tmp_path / f"{kind.value}.gguf", config, tensors, kind) for kind in (DType.F32, DType.Q8_0)
+    ]
+    exact, quantised = (ost.Embedder(path, threads=1) for path in paths)
+    slots = {slot.type.dtype for slot in quantised.executable.program.plan.weights if slot.type.rank == 2}
+    assert slots == {DType.Q8_0, DType.F32}  # the embeddings of this file are f32
+    texts = ["The capital of France is Paris.", "emoji"]
+    similar = exact.similarity(exact.encode(texts), quantised.encode(texts))
+    assert np.diag(similar).min() > 0.999
+    assert ost.compare(quantised.executable, tokens=9).ok
 
 
 @pytest.mark.parametrize("kind", [0, 4])

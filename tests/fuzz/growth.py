@@ -17,7 +17,8 @@ __all__ = ["ROWS", "WIDTHS", "Growth", "MemorySource"]
 WIDTHS = (1, 3, 8, 32, 64)
 ROWS = (1, 2, 5)
 _HALVES = (DType.F16, DType.BF16)
-_MATRICES = (DType.F32, DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1)
+_SMALL_BLOCKS = tuple(dtype for dtype in DType if dtype.is_block and dtype.block_elements in WIDTHS)
+_MATRICES = (DType.F32, DType.F32, DType.F32, DType.F16, DType.BF16, *_SMALL_BLOCKS)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,7 @@ QUANTISABLE = {
 """Those that the package can quantise to, with the error allowed on normal numbers."""
 HALVES = {DType.Q4_1: (0, 2), DType.Q5_1: (0, 2), DType.Q4_K: (0, 2), DType.Q5_K: (0, 2), DType.Q6_K: (208,)}
 """Where the half-precision numbers of a block lie, if not at 0."""
-EXTREME = np.array(
-    [0.0, -0.0, 6e-8, -6e-8, 6.1e-5, 1.0, 65504.0, -65504.0, np.inf, -np.inf, np.nan], np.float16
-)
+EXTREME = np.array([0.0, -0.0, 6e-8, -6e-8, 6.1e-5, 1.0, 65504.0, -65504.0, np.inf, -np.inf, np.nan], np.float16)
 
 
 def kind_of(dtype: DType) -> gguf.GGMLQuantizationType:

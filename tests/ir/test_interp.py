@@ -18,6 +18,7 @@ from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.interp import interpret
 from ostinato.ir.opdef import Attr, OpDef
 from ostinato.ir.ops import OP
+from ostinato.ir.ops.samplers import random_blocks
 from ostinato.ir.rounding import round_to
 from ostinato.ir.text import parse_graph
 from ostinato.ir.types import Array, DType, TensorType
@@ -45,16 +46,16 @@ def test_bf16_is_widened_before_and_rounded_once_after_a_reference(rng: np.rando
     np.testing.assert_allclose(outputs["z"], exact, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_0, DType.Q4_1])
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype.is_block])
 def test_block_weights_as_raw_rows_or_as_float32(dtype: DType, rng: np.random.Generator) -> None:
+    columns = 2 * dtype.block_elements
     graph = parse_graph(
-        f"graph @g {{\n  input %x: f32[3,64]\n  weight %w: {dtype.value}[5,64]@panel32\n  %y: f32[3,5] = linear(%x, %w)\n  return %y\n}}"
+        f"graph @g {{\n  input %x: f32[3,{columns}]\n  weight %w: {dtype.value}[5,{columns}]@panel32\n  %y: f32[3,5] = linear(%x, %w)\n  return %y\n}}"
     )
     verify(graph)
-    kind = gguf.GGMLQuantizationType[dtype.value.upper()]
-    raw = gguf.quants.quantize(rng.standard_normal((5, 64)).astype(np.float32), kind)
-    plain = gguf.quants.dequantize(raw, kind)
-    x = rng.standard_normal((3, 64)).astype(np.float32)
+    raw = random_blocks((5, columns), dtype, rng)
+    plain = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.value.upper()])
+    x = rng.standard_normal((3, columns)).astype(np.float32)
     widened: dict[str, Array] = {}
     y = interpret(graph, {"x": x, "w": raw}, widened=widened).outputs["y"]
     np.testing.assert_allclose(y, x.astype(np.float64) @ plain.astype(np.float64).T, rtol=1e-6, atol=1e-6)

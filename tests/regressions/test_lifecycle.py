@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import pickle
 import shutil
+import signal
+import sys
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ostinato as ost
+from ostinato.frontend.tokenizer import tokenizer_from_gguf
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
+from tests.frontend.make_tokenizers import gguf_metadata, train
 
 GREEDY = ost.SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
 ONE, TWO = [1, 2, 3], [7, 8, 9, 10]
@@ -102,6 +110,70 @@ def test_a_child_forked_in_the_middle_of_a_call_can_call(exe: ost.TextExecutable
             except BaseException:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_other_threads_hold_locks_finds_them_free(llm: ost.LLM) -> None:
+    tokenizer = tokenizer_from_gguf(gguf_metadata(train(), "smollm"), "here")
+    use, pool, worker = llm.executable.regions.shared.use, llm.executable.free_rows, llm._worker
+    ids, expected = tokenizer.encode("hello"), llm.generate([ONE], GREEDY)[0].token_ids
+    held, done = threading.Barrier(2), threading.Event()
+
+    def hold() -> None:
+        with tokenizer._lock, use._lock, pool._lock, worker._lock:
+            held.wait()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that waits for ever is ended
+        try:
+            assert tokenizer.encode("hello") == ids
+            assert asyncio.run(llm.agenerate(ONE, GREEDY)).token_ids == expected
+            os._exit(0 if llm.generate([ONE], GREEDY)[0].token_ids == expected else 1)
+        except BaseException:
+            os._exit(2)
+    done.set()
+    holder.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("file", ["executable", "generation", "regions", "rows"])
+def test_an_interrupt_anywhere_leaves_no_row_and_no_lock_behind(llm: ost.LLM, file: str) -> None:
+    """As Ctrl-C raises it, in each line of a file that takes something and gives it back. (The line of a `with` comes again at its end, where none can.)"""
+    params = ost.SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+    expected = llm.generate([ONE], params)[0].token_ids
+    source = Path(ost.__file__).with_name("runtime") / f"{file}.py"
+    lines = source.read_text(encoding="utf-8").splitlines()
+    left = 0
+
+    def interrupt(frame: FrameType, event: str, value: object) -> Callable[..., Any] | None:
+        nonlocal left
+        if frame.f_code.co_filename != str(source):
+            return None
+        if event == "line" and not lines[frame.f_lineno - 1].lstrip().startswith("with "):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return interrupt
+
+    for number in count(1):
+        left = number
+        sys.settrace(interrupt)
+        try:
+            llm.generate([ONE], params)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert llm.executable.free_rows.held == 0, f"line {number}"
+        assert llm.generate([ONE], params)[0].token_ids == expected, f"line {number}"
+        if left > 0:
+            break
+    assert number > 5
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])

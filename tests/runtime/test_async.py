@@ -211,6 +211,25 @@ def test_two_loops_in_two_threads_share_one_model(llm: ost.LLM) -> None:
     assert [found[which] for which in range(len(PROMPTS))] == expected
 
 
+def test_outside_an_event_loop_a_stream_is_refused(llm: ost.LLM) -> None:
+    with pytest.raises(ost.LifecycleError, match="belongs to a running event loop"):
+        llm.astream([5], GREEDY)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["to its end", "closed"])
+def test_every_task_that_waits_for_a_stream_hears_of_its_end(llm: ost.LLM, closed: bool) -> None:
+    async def main() -> None:
+        stream = llm.astream([5], LONG if closed else GREEDY)
+        tasks = [asyncio.create_task(collect(stream)) for _ in range(3)]
+        if closed:
+            await until(lambda: len(stream.output.token_ids) > 2)
+            await stream.aclose()
+        texts = await asyncio.wait_for(asyncio.gather(*tasks), timeout=30)
+        assert closed or sorted("".join(texts)) == sorted(stream.output.text), "each piece once, in one of the tasks"
+
+    asyncio.run(main())
+
+
 def test_a_chat_is_a_stream_too(tmp_path: Path) -> None:
     tokenizer = train()
     config = small_config(vocab_size=tokenizer.get_vocab_size())

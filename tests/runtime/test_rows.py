@@ -59,12 +59,19 @@ def test_the_last_token_is_never_cached() -> None:
 def test_an_empty_row_is_taken_before_a_used_one_and_the_oldest_before_the_newest() -> None:
     pool = RowPool(3)
     fill(pool, tokens((1, 5)), tokens((2, 5)))
-    found = []
-    for number in (7, 8, 9):
-        lease = take(pool, tokens((number, 5)))
-        found.append(lease.row)
-        assert lease.cached == 0
-    assert found == [2, 0, 1]
+    leases = [take(pool, tokens((number, 5))) for number in (7, 8, 9)]
+    assert [(lease.row, lease.cached) for lease in leases] == [(2, 0), (0, 0), (1, 0)]
+
+
+def test_a_row_whose_lease_is_lost_is_free_and_holds_nothing() -> None:
+    """As an interrupt loses it, between the taking and the noting."""
+    pool = RowPool(1)
+    fill(pool, tokens((1, 5)))
+    lost = take(pool, tokens((1, 5)))
+    assert (lost.cached, pool.held, pool.take(tokens((1, 5)))) == (4, 1, None)
+    del lost
+    assert pool.held == 0
+    assert take(pool, tokens((1, 5))).cached == 0
 
 
 def test_a_long_conversation_is_not_cut_for_a_short_common_beginning() -> None:

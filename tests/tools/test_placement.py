@@ -55,7 +55,9 @@ def test_files_and_solvers_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown"):
         place_file(write(tmp_path, FIVE), capacity=None, solver="oracle", write_to=None)
     with pytest.raises(ConfigError, match="cannot be written"):
-        place_file(write(tmp_path, FIVE), capacity=None, solver="best_fit", write_to=tmp_path / "problem.csv" / "place.csv")
+        place_file(
+            write(tmp_path, FIVE), capacity=None, solver="best_fit", write_to=tmp_path / "problem.csv" / "place.csv"
+        )
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(ConfigError, match="UTF-8"):

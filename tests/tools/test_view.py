@@ -15,12 +15,13 @@ from ostinato.compiler import Lowered
 from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.graph import Graph
 from ostinato.ir.opdef import Attr
+from ostinato.ir.text import format_name
 from ostinato.ir.types import DType, TensorType
 from ostinato.planner.problem import problem_from_csv
 from ostinato.planner.solvers import solve
 from ostinato.tools.cli import main
 from ostinato.tools.schemas import ViewReport
-from ostinato.tools.view.arena import arena_to_svg, map_of_plan, map_of_problem
+from ostinato.tools.view.arena import ArenaMap, Tenant, arena_to_svg, map_of_plan, map_of_problem
 from ostinato.tools.view.dot import graph_to_dot, render
 from ostinato.tools.view.repeats import Repeat, find_repeats
 
@@ -121,13 +122,34 @@ def test_dot_accepts_the_text(lowered: Lowered) -> None:
 
 
 @needs_dot
-def test_names_that_dot_would_read_as_syntax_are_drawn() -> None:
-    builder = GraphBuilder("odd")
-    x = builder.input('a:b"<c>\\N', TensorType((4,), DType.F32))
-    picture = render(graph_to_dot(builder.finish((apply("silu", x, name="x->y; {z}"),))))
-    text = "".join(ElementTree.fromstring(picture).itertext())
-    assert 'a:b"<c>\\N' in text
-    assert "x->y; {z}" in text
+@pytest.mark.parametrize(
+    "name", ['a:b"<c>\\N', "<b>x</b>", "\\", "\x00", "\x01", "\ud800", "x->y; {z}", "", "a\nb", "]]>"]
+)
+def test_names_that_dot_or_xml_would_read_as_syntax_are_drawn_as_the_text_form_writes_them(name: str) -> None:
+    builder = GraphBuilder(name)
+    x = y = builder.input(name, TensorType((4,), DType.F32))
+    for layer in range(6):
+        y = apply("silu", y, name=f"{name}{layer}")
+    picture = render(graph_to_dot(builder.finish((y, x))))
+    lines = "".join(ElementTree.fromstring(picture).itertext()).split("\n")
+    assert lines.count(format_name(name)) >= 2, "the input and the output that it is"
+    assert f"6 times: {format_name(name + '0')} to {format_name(name + '5')}" in lines
+
+
+@needs_dot
+def test_inputs_with_alike_names_keep_their_own_boxes() -> None:
+    """A colon is a port in DOT; names in which it was replaced fell together."""
+    builder = GraphBuilder("g")
+    first, second = (builder.input(name, TensorType((4,), DType.F32)) for name in ("a:b", "a_b"))
+    root = ElementTree.fromstring(render(graph_to_dot(builder.finish((apply("silu", first), apply("tanh", second))))))
+    boxes = [node for node in root.iter(f"{SVG}g") if node.get("class") == "node"]
+    assert len(boxes) == 6, "two inputs, two nodes, two outputs"
+
+
+def test_control_characters_are_no_part_of_the_arena_picture() -> None:
+    drawing = ArenaMap("title\x01", (Tenant("odd\ud800", "kind\x00", 0, 1, 0, 4096),), 4096, 4096, 0)
+    text = "".join(ElementTree.fromstring(arena_to_svg(drawing).encode()).itertext())
+    assert [word for word in ("title", "odd", "kind") if word not in text] == []
 
 
 def test_the_arena_shows_every_slot_where_the_plan_has_it(lowered: Lowered) -> None:

@@ -10,7 +10,7 @@ __all__ = ["REDUCE_ROWS"]
 
 
 _SUM_RUN = 4096
-"""Values whose sum is one entry of the workspace."""
+"""Values whose sum, a double, is one entry of the workspace."""
 
 
 def _sum_accepts(site: CallSite) -> str | None:
@@ -22,7 +22,7 @@ def _sum_params(site: CallSite) -> tuple[int, ...]:
 
 
 def _sum_workspace(site: CallSite) -> int:
-    return -(-site.operand(0).elements // _SUM_RUN) * DType.F32.block_bytes
+    return -(-site.operand(0).elements // _SUM_RUN) * DType.F64.block_bytes
 
 
 def _mean_accepts(site: CallSite) -> str | None:

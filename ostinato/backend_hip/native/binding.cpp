@@ -274,11 +274,10 @@ py::dict kernel_names() {
 py::dict dtype_numbers() {
     py::dict numbers;
     const std::pair<const char*, ost_dtype> list[] = {
-        {"f32", OST_F32},   {"f16", OST_F16},   {"bf16", OST_BF16}, {"f64", OST_F64},
-        {"i64", OST_I64},   {"i32", OST_I32},   {"i8", OST_I8},     {"u8", OST_U8},
-        {"bool", OST_BOOL}, {"q8_0", OST_Q8_0}, {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1},
-        {"q5_0", OST_Q5_0}, {"q5_1", OST_Q5_1}, {"iq4_nl", OST_IQ4_NL}, {"q4_k", OST_Q4_K}, {"q5_k", OST_Q5_K},
-        {"q6_k", OST_Q6_K},
+        {"f32", OST_F32},   {"f16", OST_F16},   {"bf16", OST_BF16}, {"f64", OST_F64},   {"i64", OST_I64},
+        {"i32", OST_I32},   {"i8", OST_I8},     {"u8", OST_U8},     {"bool", OST_BOOL}, {"q8_0", OST_Q8_0},
+        {"q4_0", OST_Q4_0}, {"q4_1", OST_Q4_1}, {"q5_0", OST_Q5_0}, {"q5_1", OST_Q5_1}, {"iq4_nl", OST_IQ4_NL},
+        {"q4_k", OST_Q4_K}, {"q5_k", OST_Q5_K}, {"q6_k", OST_Q6_K},
     };
     for (const auto& entry : list) numbers[entry.first] = static_cast<int>(entry.second);
     return numbers;

@@ -84,17 +84,12 @@ OST_INLINE float largest(vf x) {
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 
-// Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
+// Quantised storage: VW signed bytes as floats; VW unsigned bytes as integers.
 OST_INLINE vf load_i8(const void* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
 }
 OST_INLINE vi load_u8(const void* p) {
     return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
-}
-OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
-    low = _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)));
-    high = _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4));
 }
 
 }  // namespace ost::OST_UNIT

@@ -66,18 +66,12 @@ OST_INLINE float largest(vf x) {
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 
-// Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
+// Quantised storage: VW signed bytes as floats; VW unsigned bytes as integers.
 OST_INLINE vf load_i8(const void* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
 }
 OST_INLINE vi load_u8(const void* p) {
     return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
-}
-OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
-    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    low = _mm512_permutexvar_ps(bytes, table);  // looks at the low four bits only
-    high = _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
 }
 
 }  // namespace ost::OST_UNIT

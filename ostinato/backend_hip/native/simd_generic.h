@@ -113,13 +113,8 @@ OST_INLINE float largest(vf x) {
     return a > b ? a : b;
 }
 
-// Quantised storage: VW signed bytes as floats; the low and high four bits of VW bytes as floats 0..15.
+// Quantised storage: VW signed bytes as floats; VW unsigned bytes as integers.
 OST_INLINE vf load_i8(const void* p) { return to_float((vi)load_bytes_high(p) >> 24); }
 OST_INLINE vi load_u8(const void* p) { return (vi)(load_bytes_high(p) >> 24); }
-OST_INLINE void load_nibbles(const void* p, vf& low, vf& high) {
-    const vu bytes = load_bytes_high(p);
-    low = to_float((vi)((bytes << 4) >> 28));
-    high = to_float((vi)(bytes >> 28));
-}
 
 }  // namespace ost::OST_UNIT

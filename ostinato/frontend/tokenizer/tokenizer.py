@@ -20,6 +20,7 @@ from tokenizers.processors import TemplateProcessing
 from ostinato.frontend.tokenizer.library import library_errors
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
+from ostinato.ir.forks import renew_after_fork
 
 __all__ = ["EncodedPair", "Tokenizer", "checked_ids", "surround"]
 
@@ -49,13 +50,18 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._lock = threading.Lock()  # the library keeps "parse special tokens" as state of the tokenizer
+        self.after_fork()
+        renew_after_fork(self)
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.pad_token_id = pad_token_id
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(token for token, entry in added.items() if entry.special)
+
+    def after_fork(self) -> None:
+        """A new lock: the library keeps "parse special tokens" as state of the tokenizer."""
+        self._lock = threading.Lock()
 
     @staticmethod
     def from_file(

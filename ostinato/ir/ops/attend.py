@@ -10,7 +10,7 @@ import numpy as np
 
 from ostinato.ir.errors import ConfigError, ShapeError
 from ostinato.ir.opdef import AttrSpec, Tolerance
-from ostinato.ir.ops.rules import Site, fail
+from ostinato.ir.ops.rules import Site, fail, require_positive
 from ostinato.ir.types import Array, Extent
 
 __all__ = ["ATTENTION_TOLERANCE", "SCALE", "SOFT_CAP", "WINDOW", "attend", "check_heads", "check_scale", "check_window"]
@@ -37,15 +37,7 @@ def check_heads(op: str, query: Extent, shared: Extent) -> None:
 
 def check_scale(site: Site) -> None:
     """Raises `ConfigError` for a scale that is not finite and positive."""
-    scale = site.real("scale")
-    if not (np.isfinite(scale) and scale > 0):
-        fail(
-            ConfigError,
-            site.op,
-            "a finite positive scale",
-            str(scale),
-            "1 / sqrt(head width) unless the model says otherwise",
-        )
+    require_positive(site, "scale", "1 / sqrt(head width) unless the model says otherwise")
 
 
 def check_window(site: Site) -> None:
@@ -53,8 +45,8 @@ def check_window(site: Site) -> None:
     window, cap = site.integer("window"), site.real("soft_cap")
     if window < 0:
         fail(ConfigError, site.op, "a window of 1 key or more, or 0 for none", str(window), "0 switches the window off")
-    if not (np.isfinite(cap) and cap >= 0):
-        fail(ConfigError, site.op, "a finite soft cap above 0, or 0 for none", str(cap), "0.0 switches the cap off")
+    if cap != 0:
+        require_positive(site, "soft_cap", "0.0 switches the cap off")
 
 
 def attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap: float = 0.0) -> Array:

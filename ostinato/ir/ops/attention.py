@@ -88,9 +88,12 @@ def _reference_packed(call: Arrays) -> tuple[Array, ...]:
     y = np.zeros(q.shape, dtype=np.float32)
     for row in np.unique(row_of_token[row_of_token >= 0]):
         tokens = np.flatnonzero(row_of_token == row)
-        keys = min(int(np.max(position[tokens])) + 1, int(length[row]))
-        if keys <= 0:
+        after = position[tokens].astype(np.int64) + 1
+        end = np.minimum(after, length[row])
+        end = end[end > (np.maximum(after - window, 0) if window else 0)]  # of the tokens that see any
+        if not end.size:
             continue
+        keys = int(np.max(end))
         if keys > table.shape[1] * block_size:
             raise BoundsError(
                 f"{call.op}: expected at most {table.shape[1] * block_size} keys a row, found {keys} in row {row}",
@@ -153,6 +156,9 @@ _WRONG_ATTRIBUTES: tuple[dict[str, Attr], ...] = (
     {"soft_cap": -1.0},
     {"soft_cap": float("inf")},
     {"soft_cap": float("nan")},
+    {"soft_cap": 1e-46},
+    {"soft_cap": 1e39},
+    {"scale": 1e-46},
 )
 HEADS = ((1, 1, 64), (3, 1, 32), (14, 2, 64), (3, 3, 80), (7, 1, 128), (4, 2, 128), (2, 2, 33))
 
@@ -230,6 +236,9 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
     yield packed(call(far, (1100,), heads=(2, 1, 16), block_size=160, width=7), window=513)
     yield packed(call([(0, 1099), (1, 1024), (2, 20)], (1100, 1030, 30), heads=(3, 1, 16), block_size=1100), window=600)
     yield packed(call([(0, 9), (0, 8), (0, 7)], (8,), heads=(2, 2, 32)), window=2)
+    yield packed(
+        call([(0, 2**31 - 1), (0, 1)], (1000,), heads=(2, 2, 32)), window=2
+    )  # it sees nothing, wherever that would lie
     # blocks that no window reaches are gone
     yield packed(call([(0, 12), (0, 13)], (14,), block_size=4, width=4, table=((-1, -1, 1, 2),)), window=5)
     yield packed(call([(0, 1), (0, 13)], (14,), block_size=4, width=4, table=((0, -7, 99, 2),)), window=2)

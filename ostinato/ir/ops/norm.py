@@ -20,6 +20,7 @@ from ostinato.ir.ops.rules import (
     join_axes,
     make_type,
     nbytes,
+    require_positive,
     require_rank,
     require_shape,
     result_float,
@@ -36,9 +37,7 @@ EPS = AttrSpec("eps", float)
 
 
 def _check_eps(site: Site) -> None:
-    eps = site.real("eps")
-    if not (np.isfinite(eps) and eps > 0):
-        fail(ConfigError, site.op, "a finite positive eps", str(eps), "take the one of the model's configuration")
+    require_positive(site, "eps", "take the one of the model's configuration")
 
 
 def _normalised(site: Site, x: TensorType, **vectors: TensorType | None) -> TensorType:
@@ -151,6 +150,8 @@ def _samples_norm(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((4, 64), axes="NC"), normal((64,), axes="F"), attrs={"eps": 1e-6})
     yield invalid(ConfigError, normal((4, 64)), normal((64,)), attrs={"eps": 0.0})
     yield invalid(ConfigError, normal((4, 64)), normal((64,)), attrs={"eps": float("nan")})
+    yield invalid(ConfigError, normal((4, 64)), normal((64,)), attrs={"eps": 1e-46})  # 0 in float32
+    yield invalid(ConfigError, normal((4, 64)), normal((64,)), attrs={"eps": 1e39})
     yield invalid(ConfigError, normal((4, 64)), normal((64,)))
 
 

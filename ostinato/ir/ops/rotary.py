@@ -23,6 +23,7 @@ from ostinato.ir.ops.rules import (
     fail,
     join_axes,
     make_type,
+    require_positive,
     require_rank,
     require_shape,
 )
@@ -41,10 +42,8 @@ _TOLERANCE = Tolerance(
 
 def _require_positive(site: Site, *names: str) -> None:
     for name in names:
-        value = site.real(name)
-        if not (np.isfinite(value) and value > 0):
-            hint = "read it from the rope scaling of the configuration; a scale is 1.0 unless that says otherwise"
-            fail(ConfigError, site.op, f"a finite positive {name}", str(value), hint)
+        hint = "read it from the rope scaling of the configuration; a scale is 1.0 unless that says otherwise"
+        require_positive(site, name, hint)
 
 
 def _require_original_positions(site: Site) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, OstinatoError, ShapeError
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, OstinatoError, ShapeError
 from ostinato.ir.opdef import (
     Attr,
     AttrSpec,
@@ -52,6 +52,7 @@ __all__ = [
     "nbytes",
     "refuse_mixed_halves",
     "require_axes",
+    "require_positive",
     "require_rank",
     "require_same_extent",
     "require_shape",
@@ -66,6 +67,8 @@ I32 = frozenset({DType.I32})
 I64 = frozenset({DType.I64})
 ELEMENTS = frozenset(dtype for dtype in DType if not dtype.is_block)
 """Every dtype that has addressable elements."""
+
+_FLOAT32 = np.finfo(np.float32)
 
 DTYPE_ATTR = AttrSpec("dtype", str, "")
 """Result dtype by name; "" keeps the dtype of the first operand."""
@@ -339,6 +342,13 @@ def result_float(site: Site, source: TensorType) -> DType:
             "name one of them in the dtype attribute",
         )
     return dtype
+
+
+def require_positive(site: Site, name: str, hint: str) -> None:
+    """The attribute is a positive number that float32, which kernels compute in, holds as such: `ConfigError` for those that it takes for 0 or infinity."""
+    value = site.real(name)
+    if not float(_FLOAT32.tiny) <= value <= float(_FLOAT32.max):  # nor NaN
+        fail(ConfigError, site.op, f"a finite positive {name} that float32 holds", str(value), hint)
 
 
 def check_index(op: str, what: str, index: Array, low: int, high: int) -> None:

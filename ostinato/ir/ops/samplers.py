@@ -89,8 +89,8 @@ _CODE_RANGE = {
     DType.Q6_K: 32,
 }
 """The largest magnitude of a code around its middle."""
-_INNER_SCALE = {DType.Q4_K: 32, DType.Q5_K: 32, DType.Q6_K: 64}
-"""The usual size of the integer that scales a group within a block."""
+_INNER_SCALE = {DType.Q4_K: 64, DType.Q5_K: 64, DType.Q6_K: 64}
+"""What random integers that scale a group within a block are divided by."""
 
 
 def random_blocks(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:

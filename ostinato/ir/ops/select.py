@@ -135,7 +135,7 @@ def _reference_sample(call: Arrays) -> tuple[Array, ...]:
     logits, temperature, top_k, top_p, min_p, seed, index = (call.operand(i) for i in range(7))
     if not logits.shape[0]:
         return (np.zeros(0, dtype=np.int32),)
-    usable = (temperature >= 0) & ~np.isnan(top_p) & ~np.isnan(min_p)
+    usable = (temperature >= 0) & np.isfinite(temperature) & ~np.isnan(top_p) & ~np.isnan(min_p)
     token = np.where(usable, _greedy(logits), INVALID).astype(np.int32)
     point = uniform(seed, index)
     for row in np.flatnonzero((token != INVALID) & (temperature > 0)):

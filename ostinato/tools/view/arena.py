@@ -131,7 +131,7 @@ class _Picture:
         sizes = f"arena {size(found.height)}, lower bound {size(found.lower_bound)} (ratio {ratio:.4f}), peak at step {found.peak}"
         total = sum(tenant.size for tenant in found.tenants)
         return [
-            f'<text class="title" x="{_LEFT}" y="26">{escape(found.title)}</text>',
+            f'<text class="title" x="{_LEFT}" y="26">{_text(found.title)}</text>',
             f'<text x="{_LEFT}" y="46">{sizes}; {tenants} slots, {size(total)} without reuse</text>',
         ]
 
@@ -167,11 +167,11 @@ class _Picture:
             f"steps [{tenant.first}, {tenant.last})"
         )
         shape = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-        text = f'<rect class="slot" {shape} fill="{self._colour[tenant.kind]}"><title>{escape(title)}</title></rect>'
+        text = f'<rect class="slot" {shape} fill="{self._colour[tenant.kind]}"><title>{_text(title)}</title></rect>'
         room = int((width - 6) / _LETTER)
         if height >= 11 and room >= 6:
             name = tenant.label if len(tenant.label) <= room else tenant.label[: room - 1] + "…"
-            text += f'<text class="name" x="{x + 3:.2f}" y="{y + height / 2 + 3:.2f}">{escape(name)}</text>'
+            text += f'<text class="name" x="{x + 3:.2f}" y="{y + height / 2 + 3:.2f}">{_text(name)}</text>'
         return text
 
     def _levels(self, top: int, extent: int) -> list[str]:
@@ -204,9 +204,14 @@ class _Picture:
             if x + width > _WIDTH - _RIGHT:
                 x, y = float(_LEFT), y + 15
             lines.append(f'<rect x="{x:.0f}" y="{y - 5}" width="10" height="10" fill="{colour}"/>')
-            lines.append(f'<text class="small" x="{x + 14:.0f}" y="{y + 3}">{escape(kind.lstrip("#"))}</text>')
+            lines.append(f'<text class="small" x="{x + 14:.0f}" y="{y + 3}">{_text(kind.lstrip("#"))}</text>')
             x += width
         return lines
+
+
+def _text(text: str) -> str:
+    """Text in XML, which has no place for control characters: they are left out."""
+    return escape("".join(character for character in text if character.isprintable() or character == "\n"))
 
 
 def _live(tenants: Iterable[Tenant]) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 What a reader looks for is the shape of a model: weights, constants and the inputs that several nodes read are lines in the boxes of their readers, and one
 stretch stands for all of its repeats inside a frame that says how many there are; dashed arrows lead from one stretch to the next. DOT is text and is
-always written; turning it into a picture is the `dot` program's work, which is asked for by `render`.
+always written; turning it into a picture is the `dot` program's work, which is asked for by `render`. Names are shown as the text form writes them, and
+nothing else hangs on them: DOT reads markup, ports and escapes into an identifier, and a picture is XML, which has no place for control characters.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import graphviz
 
 from ostinato.ir.errors import BackendError
 from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.text import format_name
 from ostinato.ir.types import TensorType
 from ostinato.tools.view.repeats import Repeat, find_repeats
 
@@ -52,8 +54,11 @@ def render(dot: str, form: str = "svg") -> bytes:
 
 
 class _Drawing:
-    """One graph on its way to DOT: `_shown` is the node that stands for each node (itself outside the repeats), `_home` its repeat and
-    stretch, `_wired` the inputs that have a box of their own: those with one reader."""
+    """One graph on its way to DOT.
+
+    `_shown` is the node that stands for each node (itself outside the repeats), `_home` its repeat and stretch. `_wired` are the inputs that have a box of
+    their own: those with one reader, and those that are outputs as they are. `_input` is the identifier of each input; that of a node is its number.
+    """
 
     def __init__(self, graph: Graph, repeats: tuple[Repeat, ...]) -> None:
         self._graph = graph
@@ -67,8 +72,10 @@ class _Drawing:
         self._wired = {
             item.value.name
             for item in graph.inputs
-            if item.role in (Role.INPUT, Role.STATE) and readers[item.value.name] == 1
+            if item.value.name in graph.outputs
+            or (item.role in (Role.INPUT, Role.STATE) and readers[item.value.name] == 1)
         }
+        self._input = {item.value.name: f"input {index}" for index, item in enumerate(graph.inputs)}
         self._place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.results}
         self._home = {
             index: (number, (index - repeat.start) // repeat.period)
@@ -78,7 +85,7 @@ class _Drawing:
 
     def text(self) -> str:
         """The DOT text."""
-        dot = graphviz.Digraph(self._graph.name)
+        dot = graphviz.Digraph(_label(format_name(self._graph.name)))
         dot.attr(
             rankdir="TB",
             nodesep="0.25",
@@ -101,10 +108,10 @@ class _Drawing:
         dot.attr("edge", color=_WIRE, arrowsize="0.6", fontname="Helvetica", fontsize="8", fontcolor=_WIRE)
         self._inputs(dot)
         for repeat in self._repeats:
-            last = self._graph.nodes[repeat.stop - 1].name
+            first, last = (format_name(self._graph.nodes[at].name) for at in (repeat.start, repeat.stop - 1))
             with dot.subgraph(name=f"cluster_{repeat.start}") as frame:
                 frame.attr(
-                    label=f"{repeat.count} times: {self._graph.nodes[repeat.start].name} to {last}",
+                    label=_label(f"{repeat.count} times: {first} to {last}"),
                     style="rounded",
                     penwidth="1.5",
                     fontsize="11",
@@ -123,21 +130,20 @@ class _Drawing:
         for item in self._graph.inputs:
             if item.value.name in self._wired:
                 colour = "#ccfbf1" if item.role is Role.STATE else "#e2e8f0"
-                label = f"{item.value.name}\n{item.role.value} {item.value.type}"
-                dot.node(
-                    _identifier(item.value.name), label=_label(label), shape="box", style="filled", fillcolor=colour
-                )
+                label = f"{format_name(item.value.name)}\n{item.role.value} {item.value.type}"
+                name = self._input[item.value.name]
+                dot.node(name, label=_label(label), shape="box", style="filled", fillcolor=colour)
 
     def _node(self, dot: graphviz.Digraph, index: int) -> None:
         node = self._graph.nodes[index]
-        lines = [node.name, node.op if node.impl is None else f"{node.op} @ {node.impl}"]
+        lines = [format_name(node.name), node.op if node.impl is None else f"{node.op} @ {node.impl}"]
         lines += [str(value.type) for value in node.results]
         for name in node.operands:
             item = self._graph.inputs_by_name.get(name) if name is not None else None
             if item is not None and item.value.name not in self._wired:
-                what = item.value.name if item.role in (Role.INPUT, Role.STATE) else _short(item.value.type)
-                lines.append(f"{item.role.value} {what}")
-        tooltip = f"{node.name}: {node.op}" + (f" at {node.location}" if node.location else "")
+                named = item.role in (Role.INPUT, Role.STATE)
+                lines.append(f"{item.role.value} {format_name(item.value.name) if named else _short(item.value.type)}")
+        tooltip = f"{format_name(node.name)}: {node.op}" + (f" at {node.location}" if node.location else "")
         dot.node(str(index), label=_label("\n".join(lines)), fillcolor=_colour(node), tooltip=_label(tooltip))
 
     def _edges(self, dot: graphviz.Digraph) -> None:
@@ -152,7 +158,7 @@ class _Drawing:
                     continue
                 if source is None:
                     if stretch == 0 and name in self._wired:
-                        edges[_identifier(name), target, False] = None
+                        edges[self._input[name], target, False] = None
                 elif stretch == 0:
                     edges[str(self._shown[source]), target, False] = None
                 elif self._home.get(source) == (repeat, 0):
@@ -164,16 +170,16 @@ class _Drawing:
                 dot.edge(source_name, target)
 
     def _outputs(self, dot: graphviz.Digraph) -> None:
-        for name in self._graph.outputs:
-            key = f"output:{name}"
+        for index, name in enumerate(self._graph.outputs):
+            key = f"output {index}"
             dot.node(
-                _identifier(key),
-                label=_label(f"{name}\noutput {self._graph.types[name]}"),
+                key,
+                label=_label(f"{format_name(name)}\noutput {self._graph.types[name]}"),
                 style="filled",
                 fillcolor="#cbd5e1",
             )
             source = self._place.get(name)
-            dot.edge(_identifier(name) if source is None else str(self._shown[source]), _identifier(key))
+            dot.edge(self._input[name] if source is None else str(self._shown[source]), key)
 
 
 def _colour(node: Node) -> str:
@@ -185,9 +191,6 @@ def _short(tensor: TensorType) -> str:
 
 
 def _label(text: str) -> str:
-    return str(graphviz.escape(text)).replace("\n", "\\n")
-
-
-def _identifier(name: str) -> str:
-    """The identifier of an input or output; nodes are numbers. A colon would be read as a port."""
-    return "value " + name.replace(":", "_")
+    """A text that DOT shows as it is, whatever it begins with."""
+    shown: str = graphviz.nohtml(text.replace("\\", "\\\\").replace("\n", "\\n"))
+    return shown

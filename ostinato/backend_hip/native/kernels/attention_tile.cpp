@@ -120,10 +120,11 @@ void softmax_chunk(Tile& tile, int64_t first_row, int64_t end_row) {
     const vf scale = splat(factor);
     for (int64_t r = first_row; r < end_row; ++r) {
         float* scores = tile.weight + r * chunk;
-        const vf offset = splat(-shift[r]);
+        const vf offset = splat(shift[r]);
         vf sums = load(tile.sums + r * VW) * splat(tile.rescale[r]);
         for_vectors(tile.low[r], tile.high[r], [&](int64_t j, int64_t from, int64_t to) {
-            const vf weight = keep_lanes(exp(fma(load(scores + j), scale, offset)), from, to, zero());
+            // Not fused: the largest score is the one that was rounded into the shift, and its weight is 1.
+            const vf weight = keep_lanes(exp(load(scores + j) * scale - offset), from, to, zero());
             store(scores + j, weight);
             sums = sums + weight;
         });

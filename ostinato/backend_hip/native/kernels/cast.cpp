@@ -1,4 +1,5 @@
-// Conversion between element types: float kinds to nearest even in one rounding, int64 and int32 into each other.
+// Conversion between element types: float kinds to nearest even in one rounding, int64 and int32 as they are and into
+// each other.
 #include "elementwise.h"
 
 namespace ost::OST_UNIT {
@@ -56,10 +57,12 @@ void cast_to(const Call& call, int64_t capacity, int64_t count, int64_t y_dtype)
     }
 }
 
-void widen_integers(const Call& call, int64_t capacity, int64_t count) {
-    if (!covers(call, 0, capacity, 4) || !covers(call, 2, capacity, 8)) return;
-    const auto* x = call.pointer<const int32_t>(0);
-    auto* y = call.pointer<int64_t>(2);
+// Integers as they are, or wider.
+template <class X, class Y>
+void copy_integers(const Call& call, int64_t capacity, int64_t count) {
+    if (!covers(call, 0, capacity, sizeof(X)) || !covers(call, 2, capacity, sizeof(Y))) return;
+    const X* x = call.pointer<const X>(0);
+    Y* y = call.pointer<Y>(2);
     for_elements(call, count, kStreamNanoseconds, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) y[i] = x[i];
     });
@@ -92,7 +95,9 @@ void cast(const Call& call) {
     if (capacity < 0) return report(call, OST_INVALID_ARGUMENT);
     const int64_t count = rows * width;
     if (x_dtype == OST_I64 && y_dtype == OST_I32) return narrow_integers(call, capacity, count);
-    if (x_dtype == OST_I32 && y_dtype == OST_I64) return widen_integers(call, capacity, count);
+    if (x_dtype == OST_I64 && y_dtype == OST_I64) return copy_integers<int64_t, int64_t>(call, capacity, count);
+    if (x_dtype == OST_I32 && y_dtype == OST_I64) return copy_integers<int32_t, int64_t>(call, capacity, count);
+    if (x_dtype == OST_I32 && y_dtype == OST_I32) return copy_integers<int32_t, int32_t>(call, capacity, count);
     switch (x_dtype) {
         case OST_F32: return cast_to<float>(call, capacity, count, y_dtype);
         case OST_F16: return cast_to<f16>(call, capacity, count, y_dtype);

@@ -12,7 +12,7 @@ namespace {
 
 enum Layout { kRows = 0, kPanels = 1 };
 
-// Elements [k, k + count) of one lane of a panel as floats; k and count whole blocks for block types.
+// Elements [k, k + count) of one lane of a panel as floats; k and count multiples of 32 for block types.
 OST_INLINE void widen_lane(int64_t dtype, const char* panel, int64_t lane, int64_t k, int64_t count, float* out) {
     switch (dtype) {
         case OST_F32:
@@ -31,15 +31,17 @@ OST_INLINE void widen_lane(int64_t dtype, const char* panel, int64_t lane, int64
             return;
         default: break;
     }
-    const int64_t header = dtype == OST_Q4_1 ? 2 : 1;
-    const int64_t quants = dtype == OST_Q8_0 ? 32 : 16;
-    for (int64_t i = 0; i < count; i += kQuantBlock) {
-        const char* from = panel + (k + i) / kQuantBlock * ((header * 2 + quants) * kLanes);
-        char block[4 + 32];  // the row's block as a file has it
-        for (int64_t h = 0; h < header; ++h) std::memcpy(block + h * 2, from + (h * kLanes + lane) * 2, 2);
-        for (int64_t q = 0; q < quants; ++q) block[header * 2 + q] = from[header * kLanes * 2 + q * kLanes + lane];
-        widen_block(dtype, block, out + i);
-    }
+    with_block(dtype, [&](auto block) {
+        using Block = decltype(block);
+        using Panel = PanelBlocks<Block>;
+        for (int64_t i = k; i < k + count; i += kQuantBlock) {
+            const char* from = panel_at<Panel>(panel, i);
+            const int group = static_cast<int>(i % Panel::kBlock / kQuantBlock);
+            BlockHeader header = {};
+            Panel::read_lane(from, lane, header);
+            widen_group<Block>(header, group, Panel::read_codes(from, group, lane), out + (i - k));
+        }
+    });
 }
 
 // ids i32, w, count?, y | M, V, D, y_dt, layout
@@ -80,11 +82,8 @@ void embedding(const Call& call) {
     });
 }
 
-constexpr KernelEntry entries[] = {
-    {"embedding_f32", embedding<OST_F32>, 4, 5, 1u << 2},   {"embedding_f16", embedding<OST_F16>, 4, 5, 1u << 2},
-    {"embedding_bf16", embedding<OST_BF16>, 4, 5, 1u << 2}, {"embedding_q8_0", embedding<OST_Q8_0>, 4, 5, 1u << 2},
-    {"embedding_q4_0", embedding<OST_Q4_0>, 4, 5, 1u << 2}, {"embedding_q4_1", embedding<OST_Q4_1>, 4, 5, 1u << 2},
-};
+#define OST_ENTRY(name, dtype, type) {"embedding_" #name, embedding<dtype>, 4, 5, 1u << 2},
+constexpr KernelEntry entries[] = {OST_FLOAT_FORMATS(OST_ENTRY) OST_BLOCK_FORMATS(OST_ENTRY)};
 
 }  // namespace
 

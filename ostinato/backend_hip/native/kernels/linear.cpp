@@ -89,20 +89,10 @@ void linear_swiglu(const Call& call) {
 constexpr uint32_t kLinearOptional = 1u << 2 | 1u << 3 | 1u << 5 | 1u << 6;
 constexpr uint32_t kSwigluOptional = 1u << 2;
 
-constexpr KernelEntry entries[] = {
-    {"linear_f32", linear<OST_F32>, 7, 7, kLinearOptional},
-    {"linear_f16", linear<OST_F16>, 7, 7, kLinearOptional},
-    {"linear_bf16", linear<OST_BF16>, 7, 7, kLinearOptional},
-    {"linear_q8_0", linear<OST_Q8_0>, 7, 7, kLinearOptional},
-    {"linear_q4_0", linear<OST_Q4_0>, 7, 7, kLinearOptional},
-    {"linear_q4_1", linear<OST_Q4_1>, 7, 7, kLinearOptional},
-    {"linear_swiglu_f32", linear_swiglu<OST_F32>, 4, 5, kSwigluOptional},
-    {"linear_swiglu_f16", linear_swiglu<OST_F16>, 4, 5, kSwigluOptional},
-    {"linear_swiglu_bf16", linear_swiglu<OST_BF16>, 4, 5, kSwigluOptional},
-    {"linear_swiglu_q8_0", linear_swiglu<OST_Q8_0>, 4, 5, kSwigluOptional},
-    {"linear_swiglu_q4_0", linear_swiglu<OST_Q4_0>, 4, 5, kSwigluOptional},
-    {"linear_swiglu_q4_1", linear_swiglu<OST_Q4_1>, 4, 5, kSwigluOptional},
-};
+#define OST_LINEAR(name, dtype, type) {"linear_" #name, linear<dtype>, 7, 7, kLinearOptional},
+#define OST_SWIGLU(name, dtype, type) {"linear_swiglu_" #name, linear_swiglu<dtype>, 4, 5, kSwigluOptional},
+constexpr KernelEntry entries[] = {OST_FLOAT_FORMATS(OST_LINEAR) OST_BLOCK_FORMATS(OST_LINEAR)
+                                       OST_FLOAT_FORMATS(OST_SWIGLU) OST_BLOCK_FORMATS(OST_SWIGLU)};
 
 }  // namespace
 

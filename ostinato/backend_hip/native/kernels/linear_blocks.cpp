@@ -19,7 +19,10 @@ constexpr int64_t kGroupWaiting = 14;
 constexpr int64_t kGroup = 64;
 
 constexpr int64_t kStageAhead = 1024;  // bytes: a panel's chunk mostly waits in a nearby cache already
-constexpr int64_t kStageBytes = kChunk / kQuantBlock * StagedBlocks<true>::kBlockBytes;
+template <int kRun, bool kMinimum>
+constexpr int64_t kStagedBytes = kChunk / kRun * StagedRuns<kRun, kMinimum>::kBlockBytes;
+constexpr int64_t kStageBytes = kStagedBytes<32, true>;
+static_assert(kStagedBytes<16, false> <= kStageBytes, "shorter runs have no minima");
 // X elements between two rows in scratch: 33 or 17 cache lines, an odd number. Past the chunk, a row keeps the sums of
 // its blocks.
 template <class T>
@@ -37,59 +40,61 @@ void stage_panel(const char* w, int64_t count, char* to) {
     constexpr int C = VW == 16 ? 2 : 4;
     for (int column = 0; column < kLanes; column += C * VW) {
         const char* block = w;
-        char* out = to;
-        const auto step = [&](int k, int valid) __attribute__((always_inline)) {
-            vf b[W::kStep][C];
-            W::decode(block, k, column, b);
-#pragma GCC unroll 2
-            for (int i = 0; i < W::kStep; ++i) {
-                if (i >= valid) break;
-                auto* row = reinterpret_cast<float*>(out + T::kHeader + (k + i) * T::kStepBytes) + column;
+        auto* out = reinterpret_cast<float*>(to) + column;
+        const auto put = [&](const vf(&b)[C]) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-                for (int c = 0; c < C; ++c) store(row + c * VW, b[i][c]);
+            for (int c = 0; c < C; ++c) store(out + c * VW, b[c]);
+            out += kLanes;
+        };
+        const auto put_word = [&](const auto& word, int valid) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+            for (int j = 0; j < W::kPerWord; ++j) {
+                if (j >= valid) break;
+                vf b[C];
+#pragma GCC unroll 4
+                for (int c = 0; c < C; ++c) b[c] = W::value(word[c], j);
+                put(b);
+            }
+        };
+        const auto put_words = [&](const char* at, int values) __attribute__((always_inline)) {
+            for (int i = 0; i * W::kPerWord < values; ++i) {
+                typename W::Word word[C];
+                W::words(at, i, column, word);
+                put_word(word, values - i * W::kPerWord);
             }
         };
         int64_t k = 0;
-        for (; k + W::kBlock <= count; k += W::kBlock) {
+        for (; k + W::kBlock <= count; k += W::kBlock, block += W::kBlockBytes) {
             for (int line = 0; line < W::kBlockBytes; line += 64) prefetch(block + kStageAhead + line);
-            if constexpr (W::kScaled) {
-                vf d[C];
-                vf m[C];
-                W::scale(block, column, d, m);
-                auto* factors = reinterpret_cast<float*>(out) + column;
-#pragma GCC unroll 4
-                for (int c = 0; c < C; ++c) {
-                    store(factors + c * VW, d[c]);
-                    if constexpr (W::kMinimum) store(factors + kLanes + c * VW, m[c]);
+            if constexpr (!W::kScaled) {
+                put_words(block, W::kBlock);
+            } else {
+                vf block_d[C];
+                vf block_m[C];
+                W::factors(block, column, block_d, block_m);
+                for (int run = 0; run < W::kRuns; ++run) {
+                    const char* at = block + W::kHeader + run_bytes<W>(run);
+                    vf d[C];
+                    vf m[C];
+                    if constexpr (W::kRuns > 1) W::scale(block, run, column, block_d, block_m, d, m);
+                    put(W::kRuns > 1 ? d : block_d);
+                    if constexpr (W::kMinimum) put(W::kRuns > 1 ? m : block_m);
+                    put_words(at, W::kWords * W::kPerWord);
+                    if constexpr (W::kRest != 0) {
+                        vi word[C];
+                        W::rest(at, column, word);
+                        put_word(word, W::kRest);
+                    }
                 }
             }
-#pragma GCC unroll 4
-            for (int i = 0; i < W::kBlock; i += W::kStep) step(i, W::kStep);
-            block += W::kBlockBytes;
-            out += T::kHeader + W::kBlock * T::kStepBytes;
         }
-        if constexpr (W::kTail) {
-            const int rest = static_cast<int>(count - k);
-            for (int i = 0; i < rest; i += W::kStep) step(i, rest - i);
-        }
+        if constexpr (W::kTail) put_words(block, static_cast<int>(count - k));
     }
 }
 
-// Brings the values of each staged row's blocks into the order of decode() and notes their sums past the chunk.
-template <class W>
-void arrange_x(float* x, int64_t rows, int64_t count) {
-    for (int64_t r = 0; r < rows; ++r, x += kStride<PanelF32>) {
-        for (int64_t b = 0; b < count / kQuantBlock; ++b) {
-            float* block = x + b * kQuantBlock;
-            x[kChunk + b] = sum_block(block);
-            float natural[kQuantBlock];
-            std::memcpy(natural, block, sizeof natural);
-            for (int i = 0; i < kQuantBlock / 2; ++i) {
-                block[2 * i] = natural[i];
-                block[2 * i + 1] = natural[i + W::kSplit];
-            }
-        }
-    }
+// Notes the sums of each staged row's blocks past the chunk.
+void note_sums(float* x, int64_t rows, int64_t count) {
+    for (int64_t r = 0; r < rows; ++r, x += kStride<PanelF32>) sum_blocks(x, count, x + kChunk);
 }
 
 // One tile of `rows` rows over all 32 columns of a panel chunk.
@@ -171,7 +176,7 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
         const int64_t count = smaller(kChunk, p.k - k);
         const bool last_chunk = k + kChunk >= p.k;
         stage_x(p, row, rows, k, count, x, kStride<T>);
-        if constexpr (W::kMinimum) arrange_x<W>(x, rows, count);
+        if constexpr (W::kMinimum) note_sums(x, rows, count);
         for (int64_t i = 0; i < panels; ++i) {
             const char* start = p.weights + (panel + i) * p.panel_bytes;
             TileWeights weights = {panel_at<W>(start, k), 0, nullptr, 0};
@@ -222,11 +227,12 @@ void linear_blocks(const LinearProblem& p) {
         case OST_F32: return run<PanelF32, PanelF32>(p);
         case OST_F16: return run<PanelF16, PanelF32>(p);
         case OST_BF16: return run<PanelBf16, PanelF32>(p);
-        case OST_Q8_0: return run<PanelQ8, StagedBlocks<false>>(p);
-        case OST_Q4_0: return run<PanelQ40, StagedBlocks<true>>(p);
-        case OST_Q4_1: return run<PanelQ41, StagedBlocks<true>>(p);
-        default: return;
+        default: break;
     }
+    with_block(p.weight_dtype, [&](auto block) {
+        using Block = decltype(block);
+        run<PanelBlocks<Block>, StagedRuns<Block::kRun, Block::kMinimum>>(p);
+    });
 }
 
 }  // namespace ost::OST_UNIT

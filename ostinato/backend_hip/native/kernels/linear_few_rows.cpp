@@ -12,22 +12,23 @@ constexpr int64_t kMaximumUnitPanels = 32;
 
 // Vectors of a panel that are computed in one pass, so that the sums of R rows and the decoded weights fit the
 // registers: 32 of them with AVX-512, 16 elsewhere.
-constexpr int vectors_of(int rows) { return VW == 16 ? 2 : VW == 8 || rows <= 2 ? 4 : 2; }
-// Blocks of a format with scales that are worked on side by side (linear_tile.h).
+constexpr int vectors_of(int rows) { return VW == 16 || rows > 2 ? 2 : 4; }
+// Runs of a format with scales that are worked on side by side (linear_tile.h): two, for enough sums in flight, where
+// the registers hold them beside what the format itself needs. One alone is what memory follows best, so words of one
+// value, which cost the least to decode, stay with it until there are sums to wait for. Measured.
 template <class W>
-constexpr int blocks_of(int rows) {
-    return !W::kScaled || VW != 16 ? 1 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
-}
-
-// Sums of each block of 32 values.
-OST_INLINE void sum_blocks(const float* x, int64_t count, float* sums) {
-    for (int64_t i = 0; i < count / kQuantBlock; ++i) sums[i] = sum_block(x + i * kQuantBlock);
+constexpr int runs_of(int rows) {
+    if constexpr (W::kScaled && VW == 16) {
+        const int more = (W::kRest != 0 ? 2 : 0) + (W::kRuns > 1 && W::kMinimum ? 1 : 0);
+        return rows + more <= 4 && (W::kPerWord > 1 || rows > 2) ? 2 : 1;
+    }
+    return 1;
 }
 
 template <class W, int R>
 void run_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x) {
     constexpr int C = vectors_of(R);
-    constexpr int P = blocks_of<W>(R);
+    constexpr int P = runs_of<W>(R);
     float totals[R * kLanes];
     const char* start = p.weights + panel * p.panel_bytes;
     TileWeights weights = {start, 0, nullptr, 0};
@@ -104,11 +105,9 @@ void linear_few_rows(const LinearProblem& p) {
         case OST_F32: return run_format<PanelF32>(p);
         case OST_F16: return run_format<PanelF16>(p);
         case OST_BF16: return run_format<PanelBf16>(p);
-        case OST_Q8_0: return run_format<PanelQ8>(p);
-        case OST_Q4_0: return run_format<PanelQ40>(p);
-        case OST_Q4_1: return run_format<PanelQ41>(p);
-        default: return;
+        default: break;
     }
+    with_block(p.weight_dtype, [&](auto block) { run_format<PanelBlocks<decltype(block)>>(p); });
 }
 
 }  // namespace ost::OST_UNIT

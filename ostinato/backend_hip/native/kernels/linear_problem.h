@@ -160,6 +160,11 @@ OST_INLINE float sum_block(const float* x) {
     return sum(total);
 }
 
+// Sums of each block of 32 values.
+OST_INLINE void sum_blocks(const float* x, int64_t count, float* sums) {
+    for (int64_t i = 0; i < count / kQuantBlock; ++i) sums[i] = sum_block(x + i * kQuantBlock);
+}
+
 // Pairs of bf16, an odd last one completed with zero.
 OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, uint32_t* to,
                         int64_t stride) {

@@ -1,12 +1,12 @@
 // The one inner kernel of all linear operators: R rows of x times C vectors of outputs of a panel, held in registers
 // over a chunk of K.
 //
-// The order in which a result is summed is the same for every R, C, P and every path that gets here: within a block
-// with scales, and within a chunk of kChunk values of k, one fused multiply-add after another in the order of decode();
-// blocks added to their chunk, and chunks to the total, in ascending order. So a row has the same bits alone, in a
-// batch, at any place in it and on any number of threads.
+// The order in which a result is summed is the same for every R, C, P and every path that gets here: within a run of
+// values with one scale, or within a chunk of kChunk values of k, one fused multiply-add after another; runs added to
+// their chunk, and chunks to the total, in ascending order. So a row has the same bits alone, in a batch, at any place
+// in it and on any number of threads.
 //
-// Few rows of x mean few sums in flight; formats with scales then work on P blocks side by side, which have sums of
+// Few rows of x mean few sums in flight; formats with scales may then work on P runs side by side, which have sums of
 // their own. (Several panels side by side would do as well, but one stream of weights is what a memory system follows
 // best.)
 #pragma once
@@ -40,6 +40,13 @@ struct Count {
     static constexpr int value = kValue;
 };
 
+// Bytes from a run to the p-th after it, for formats that have runs.
+template <class W>
+constexpr int run_bytes(int p) {
+    if constexpr (W::kScaled) return p * W::kNextRun;
+    return 0;
+}
+
 // totals[column + ..] of row r (r * totals_stride) receives the sums over `count` elements of x; a count that spans
 // several chunks starts at a chunk boundary. With `add` the sums are added to what is there. kStride is the distance of
 // two rows of x where it is known when compiling, else 0.
@@ -65,33 +72,48 @@ static void tile(const TileWeights& weights, const TileX<typename W::X>& rows, i
 #pragma GCC unroll 16
             for (int c = 0; c < C; ++c) acc[0][r][c] = zero();
 
-        // Weights at position i of each of the blocks times the `valid` X elements they belong to.
-        const auto step = [&](auto& sum, auto together, int i, int valid) __attribute__((always_inline)) {
+        // The first `valid` values of a word of each of the runs side by side times the X elements they belong to. From
+        // memory, what lies where these words do behind `ahead` is asked for meanwhile, line by line.
+        const auto multiply = [&](auto& sum, const auto& words, int64_t first, int valid, const char* ahead)
+            __attribute__((always_inline)) {
+            constexpr int B = static_cast<int>(sizeof words / sizeof words[0]);
+            constexpr int kLines = W::kWordBytes < 64 ? 1 : W::kWordBytes / 64;
+#pragma GCC unroll 8
+            for (int j = 0; j < W::kPerWord; ++j) {
+                if (j >= valid) break;
 #pragma GCC unroll 16
-            for (int p = 0; p < decltype(together)::value; ++p) {
-                vf b[W::kStep][C];
-                W::decode(w + p * W::kBlockBytes, i, column, b);
-                if (kFromMemory && (i / W::kStep * W::kStepBytes % 64 == 0)) {
+                for (int p = 0; p < B; ++p) {
 #pragma GCC unroll 2
-                    for (int line = 0; line < W::kStepBytes; line += 64) {
-                        prefetch(w + W::kAhead + p * W::kBlockBytes + i / W::kStep * W::kStepBytes + line);
+                    for (int line = 0; line < kLines; ++line) {
+                        const bool now = (p * kLines + line) * W::kPerWord / (B * kLines) == j;
+                        if (now && ahead != nullptr) prefetch(ahead + run_bytes<W>(p) + line * 64);
                     }
-                }
-#pragma GCC unroll 2
-                for (int j = 0; j < W::kStep; ++j) {
-                    if (j >= valid) break;
-                    const typename W::X* at = x + k + p * W::kBlock + (W::kSplit != 0 ? i / 2 + j * W::kSplit : i + j);
+                    const typename W::X* at = x + first + j;
+                    if constexpr (W::kScaled) at += p * W::kRun;
+                    vf b[C];
+#pragma GCC unroll 16
+                    for (int c = 0; c < C; ++c) b[c] = W::value(words[p][c], j);
 #pragma GCC unroll 16
                     for (int r = 0; r < R; ++r) {
                         const auto xv = broadcast(at + r * stride);
 #pragma GCC unroll 16
-                        for (int c = 0; c < C; ++c) accumulate(xv, b[j][c], sum[p][r][c]);
+                        for (int c = 0; c < C; ++c) accumulate(xv, b[c], sum[p][r][c]);
                     }
                 }
             }
         };
-        const auto fetch_next = [&](int blocks) __attribute__((always_inline)) {
-            for (int64_t line = 0; !kFromMemory && line < blocks * weights.next_lines; ++line, next += 64) {
+        // Word i behind `at`.
+        const auto step = [&](auto& sum, auto together, const char* at, const char* ahead, int64_t first, int i,
+                              int valid) __attribute__((always_inline)) {
+            constexpr int B = decltype(together)::value;
+            typename W::Word words[B][C];
+#pragma GCC unroll 16
+            for (int p = 0; p < B; ++p) W::words(at + run_bytes<W>(p), i, column, words[p]);
+            const bool ask = kFromMemory && i * W::kWordBytes % 64 == 0;
+            multiply(sum, words, first + i * W::kPerWord, valid, ask ? ahead + i * W::kWordBytes : nullptr);
+        };
+        const auto fetch_next = [&](int runs) __attribute__((always_inline)) {
+            for (int64_t line = 0; !kFromMemory && line < runs * weights.next_lines; ++line, next += 64) {
                 prefetch_far(next);
             }
         };
@@ -100,54 +122,85 @@ static void tile(const TileWeights& weights, const TileX<typename W::X>& rows, i
             for (; k + W::kBlock <= chunk; k += W::kBlock, w += W::kBlockBytes) {
                 fetch_next(1);
 #pragma GCC unroll 8
-                for (int i = 0; i < W::kBlock; i += W::kStep) step(acc, Count<1>{}, i, W::kStep);
+                for (int i = 0; i < W::kBlock / W::kPerWord; ++i) {
+                    step(acc, Count<1>{}, w, w + W::kAhead, k, i, W::kPerWord);
+                }
             }
             const int rest = static_cast<int>(chunk - k);
-            for (int i = 0; i < rest; i += W::kStep) step(acc, Count<1>{}, i, rest - i);
+            for (int i = 0; i * W::kPerWord < rest; ++i) {
+                step(acc, Count<1>{}, w, w + W::kAhead, k, i, rest - i * W::kPerWord);
+            }
         } else {
-            const auto blocks = [&](auto together) __attribute__((always_inline)) {
+            // Runs that follow `run` of the block at w side by side, or blocks of one run. d and m are the block's.
+            const auto runs = [&](auto together, int run, const vf(&block_d)[C], const vf(&block_m)[C])
+                __attribute__((always_inline)) {
                 constexpr int B = decltype(together)::value;
+                constexpr int kTogether = W::kWordBytes < 64 ? 64 / W::kWordBytes : 1;  // words that share a cache line
+                constexpr int kShare = W::kHeader / W::kRuns;                           // of the header, a run's
+                const char* at = w + W::kHeader + run_bytes<W>(run);
+                const char* ahead = w + W::kAhead + run_bytes<W>(run);
                 fetch_next(B);
+                vf d[B][C];
+                vf m[B][C];
                 vf sum[B][R][C];
 #pragma GCC unroll 16
                 for (int p = 0; p < B; ++p) {
-                    for (int line = 0; kFromMemory && line < W::kHeader; line += 64) {
-                        prefetch(w + W::kAhead + (p + 1) * W::kBlockBytes - 64 - line);
+                    // Words are asked for as if there were no header; that leaves out the end of the block.
+                    for (int line = 0; kFromMemory && line < kShare; line += 64) {
+                        const int skipped = W::kRuns == 1 ? p * W::kBlockBytes : (run + p) * kShare;
+                        prefetch(w + W::kAhead + W::kBlockBytes - W::kHeader + skipped + line);
                     }
+                    // Early where there are two: scale() branches, and the compiler would move all but the last run's
+                    // sums behind the branch, one after the other.
+                    if constexpr (W::kRuns > 1 && B > 1) W::scale(w, run + p, column, block_d, block_m, d[p], m[p]);
 #pragma GCC unroll 16
                     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
                         for (int c = 0; c < C; ++c) sum[p][r][c] = zero();
                 }
 #pragma GCC unroll 4
-                for (int i = 0; i < W::kBlock; i += 2 * W::kStep) {  // two at a time share a cache line
-                    step(sum, together, i, W::kStep);
-                    step(sum, together, i + W::kStep, W::kStep);
+                for (int i = 0; i < W::kWords; i += kTogether) {
+#pragma GCC unroll 2
+                    for (int j = 0; j < kTogether; ++j) step(sum, together, at, ahead, k, i + j, W::kPerWord);
+                }
+                if constexpr (W::kRest != 0) {
+                    vi words[B][C];
+#pragma GCC unroll 16
+                    for (int p = 0; p < B; ++p) W::rest(at + run_bytes<W>(p), column, words[p]);
+                    multiply(sum, words, k + W::kWords * W::kPerWord, W::kRest, nullptr);
                 }
 #pragma GCC unroll 16
                 for (int p = 0; p < B; ++p) {
-                    vf d[C];
-                    vf m[C];
-                    W::scale(w + p * W::kBlockBytes, column, d, m);
+                    if constexpr (W::kRuns == 1) W::factors(w + p * W::kBlockBytes, column, d[p], m[p]);
+                    if constexpr (W::kRuns > 1 && B == 1) W::scale(w, run, column, block_d, block_m, d[p], m[p]);
 #pragma GCC unroll 16
                     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
                         for (int c = 0; c < C; ++c) {
                             vf& total = acc[0][r][c];
-                            total = fma(d[c], sum[p][r][c], total);
+                            total = fma(d[p][c], sum[p][r][c], total);
                             if constexpr (W::kMinimum) {
-                                total = fma(m[c], splat(sums[r * rows.sums_stride + k / W::kBlock + p]), total);
+                                total = fma(m[p][c], splat(sums[r * rows.sums_stride + k / W::kRun + p]), total);
                             }
                         }
                 }
-                k += B * W::kBlock;
-                w += B * W::kBlockBytes;
+                k += B * W::kRun;
             };
-            while (k + P * W::kBlock <= chunk) blocks(Count<P>{});
-            if constexpr (P > 1) {
-                while (k < chunk) blocks(Count<1>{});
+            vf d[C];
+            vf m[C];
+            if constexpr (W::kRuns == 1) {
+                for (; k + P * W::kRun <= chunk; w += P * W::kBlockBytes) runs(Count<P>{}, 0, d, m);
+                if constexpr (P > 1) {
+                    for (; k < chunk; w += W::kBlockBytes) runs(Count<1>{}, 0, d, m);
+                }
+            } else {
+                static_assert(W::kRuns % P == 0, "runs side by side are of one block");
+                for (; k < chunk; w += W::kBlockBytes) {
+                    W::factors(w, column, d, m);
+                    for (int run = 0; run < W::kRuns; run += P) runs(Count<P>{}, run, d, m);
+                }
             }
-            sums += W::kMinimum ? kChunk / W::kBlock : 0;
+            sums += W::kMinimum ? kChunk / W::kRun : 0;
         }
 
 #pragma GCC unroll 16

@@ -134,20 +134,18 @@ void pack_float_panel(const Packing& p, const PanelRows& from, char* panel) {
     }
 }
 
-void pack_block_panel(const Packing& p, const PanelRows& from, char* panel, int64_t dtype) {
-    const int64_t header = dtype == OST_Q4_1 ? 2 : 1;  // halves a block
-    const int64_t quants = dtype == OST_Q8_0 ? 32 : 16;
-    const int64_t source_block = header * 2 + quants;
-    const int64_t block_bytes = source_block * kLanes;
-    static const char zeros[4 + 32] = {};
-    for (int64_t b = 0; b < p.k / kQuantBlock; ++b) {
-        char* block = panel + b * block_bytes;
+template <class Block>
+void pack_block_panel(const Packing& p, const PanelRows& from, char* panel) {
+    using Panel = PanelBlocks<Block>;
+    for (int64_t b = 0; b < p.k / Block::kValues; ++b, panel += Panel::kBlockBytes) {
         for (int lane = 0; lane < kLanes; ++lane) {
             if (from.lanes[lane] == kOther) continue;
-            const char* in = from.lanes[lane] == kWrite ? from.rows[lane] + b * source_block : zeros;
-            for (int64_t h = 0; h < header; ++h) std::memcpy(block + (h * kLanes + lane) * 2, in + h * 2, 2);
-            char* q = block + header * kLanes * 2 + lane;
-            for (int64_t i = 0; i < quants; ++i) q[i * kLanes] = in[header * 2 + i];
+            static const char zeros[Block::kBytes] = {};
+            const char* block = from.lanes[lane] == kWrite ? from.rows[lane] + b * Block::kBytes : zeros;
+            Panel::write_lane(panel, lane, block);
+            for (int group = 0; group < Block::kValues / kQuantBlock; ++group) {
+                Panel::write_codes(panel, group, lane, Block::codes(block, group));
+            }
         }
     }
 }
@@ -163,8 +161,9 @@ void pack_panels(const Packing& p, int64_t dtype, int64_t layout) {
             case OST_F32: return pack_float_panel<float>(p, from, to);
             case OST_F16: return pack_float_panel<f16>(p, from, to);
             case OST_BF16: return pack_float_panel<bf16>(p, from, to);
-            default: return pack_block_panel(p, from, to, dtype);
+            default: break;
         }
+        with_block(dtype, [&](auto block) { pack_block_panel<decltype(block)>(p, from, to); });
     });
 }
 
@@ -258,11 +257,9 @@ void copy_rows(const Call& call) {
     if (covers(call, 2, first + rows, row_bytes(dtype, p.k))) copy_to_rows(p, dtype);
 }
 
+#define OST_ENTRY(name, dtype, type) {"pack_" #name, pack<dtype>, 3, 6, 0},
 constexpr KernelEntry entries[] = {
-    {"pack_f32", pack<OST_F32>, 3, 6, 0},   {"pack_f16", pack<OST_F16>, 3, 6, 0},
-    {"pack_bf16", pack<OST_BF16>, 3, 6, 0}, {"pack_q8_0", pack<OST_Q8_0>, 3, 6, 0},
-    {"pack_q4_0", pack<OST_Q4_0>, 3, 6, 0}, {"pack_q4_1", pack<OST_Q4_1>, 3, 6, 0},
-    {"copy_rows", copy_rows, 3, 5, 0},
+    OST_FLOAT_FORMATS(OST_ENTRY) OST_BLOCK_FORMATS(OST_ENTRY){"copy_rows", copy_rows, 3, 5, 0},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The sum of a whole tensor, and means over rows of packed tokens. Sums are taken over runs that are counted from the
 // first value, and the runs added up in ascending order: neither threads nor a row's place in its batch change a bit.
+#include "double_sum.h"
 #include "work.h"
 
 namespace ost::OST_UNIT {
@@ -66,37 +67,24 @@ void masked_mean(const Call& call) {
     });
 }
 
-constexpr int64_t kSumRun = 4096;  // values whose float32 sum is taken before it is added to the whole
+constexpr int64_t kSumRun = 4096;  // values whose sum is an entry of the workspace
 
-OST_INLINE float sum_run(const float* x, int64_t count) {
-    vf sums[4] = {zero(), zero(), zero(), zero()};
-    int64_t i = 0;
-    for (; i + 4 * VW <= count; i += 4 * VW) {
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) sums[u] = sums[u] + load(x + i + u * VW);
-    }
-    for (int u = 0; i < count; i += VW, ++u) {
-        sums[u] = sums[u] + load_lanes(x + i, static_cast<int>(smaller(VW, count - i)));
-    }
-    return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-// Operands x, count?, workspace (a float for each run), y.
+// Operands x, count?, workspace (a double for each run), y.
 void reduce_sum(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const int64_t rows = valid_rows(call, 1, capacity);
     const int64_t all = area(capacity, width), runs = all < 0 ? -1 : ceil_div(rows * width, kSumRun);
-    if (!covers(call, 0, all, 4) || !covers(call, 2, runs, 4) || !covers(call, 3, 1, 4)) return;
+    if (!covers(call, 0, all, 4) || !covers(call, 2, runs, 8) || !covers(call, 3, 1, 4)) return;
     const float* x = call.pointer<const float>(0);
-    float* partial = call.pointer<float>(2);
+    double* partial = call.pointer<double>(2);
     const int64_t count = rows * width;
     for_rows(call, runs, kStreamNanoseconds * kSumRun, [=](int64_t begin, int64_t end) {
         for (int64_t run = begin; run < end; ++run) {
-            partial[run] = sum_run(x + run * kSumRun, smaller(kSumRun, count - run * kSumRun));
+            partial[run] = double_sum(x + run * kSumRun, smaller(kSumRun, count - run * kSumRun));
         }
     });
     double total = 0;
-    for (int64_t run = 0; run < runs; ++run) total += static_cast<double>(partial[run]);
+    for (int64_t run = 0; run < runs; ++run) total += partial[run];
     *call.pointer<float>(3) = static_cast<float>(total);
 }
 

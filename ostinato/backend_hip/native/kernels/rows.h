@@ -1,55 +1,23 @@
-// Row-major storage: sizes of rows and reading a piece of one as floats. Blocks are GGUF's, as in the file:
-//   q8_0 { half d; int8 q[32] }   q4_0 { half d; uint8 q[16] }   q4_1 { half d; half m; uint8 q[16] }
-// with element i of a four-bit block in the low half of byte i and element i + 16 in its high half. Addresses may be
-// unaligned: rows are read where a file is mapped.
+// Row-major storage: sizes of rows and reading a piece of one as floats. Blocks lie as in the file (blocks.h).
+// Addresses may be unaligned: rows are read where a file is mapped.
 #pragma once
 
-#include "simd.h"
+#include "blocks.h"
 
 namespace ost::OST_UNIT {
 
-inline constexpr int64_t kBlockElements = 32;
-
-OST_INLINE bool is_block(int64_t dtype) { return dtype == OST_Q8_0 || dtype == OST_Q4_0 || dtype == OST_Q4_1; }
-
 // Bytes of a row of `columns` elements; -1 for a dtype that is not stored in rows or a length it cannot have.
 OST_INLINE int64_t row_bytes(int64_t dtype, int64_t columns) {
-    const int64_t blocks = columns % kBlockElements == 0 ? columns / kBlockElements : -1;
-    switch (dtype) {
-        case OST_Q8_0: return area(blocks, 34);
-        case OST_Q4_0: return area(blocks, 18);
-        case OST_Q4_1: return area(blocks, 20);
-        default: break;
-    }
-    const int64_t bytes = element_bytes(dtype);
-    return bytes == 0 ? -1 : area(columns, bytes);
+    int64_t bytes = -1;
+    const bool blocks = with_block(dtype, [&](auto block) {
+        using Block = decltype(block);
+        if (columns % Block::kValues == 0) bytes = area(columns / Block::kValues, Block::kBytes);
+    });
+    const int64_t size = element_bytes(dtype);
+    return blocks || size == 0 ? bytes : area(columns, size);
 }
 
-template <class T>
-OST_INLINE T read_unaligned(const void* from) {
-    T value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-}
-
-OST_INLINE void widen_block(int64_t dtype, const char* block, float* out) {
-    const float d = widen(read_unaligned<f16>(block));
-    if (dtype == OST_Q8_0) {
-        for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<signed char>(block[2 + i]));
-        return;
-    }
-    const bool minimum = dtype == OST_Q4_1;
-    const float m = minimum ? widen(read_unaligned<f16>(block + 2)) : 0.0f;
-    const auto* q = reinterpret_cast<const unsigned char*>(block) + (minimum ? 4 : 2);
-    for (int i = 0; i < 16; ++i) {
-        const int low = q[i] & 15;
-        const int high = q[i] >> 4;
-        out[i] = minimum ? d * static_cast<float>(low) + m : d * static_cast<float>(low - 8);
-        out[i + 16] = minimum ? d * static_cast<float>(high) + m : d * static_cast<float>(high - 8);
-    }
-}
-
-inline constexpr int64_t kPiece = 64;  // most elements a piece has; whole blocks
+inline constexpr int64_t kPiece = 64;  // most elements a piece has; whole groups of a block
 
 template <class T>
 OST_INLINE void widen_halves(const char* from, int64_t count, float* out) {
@@ -60,19 +28,24 @@ OST_INLINE void widen_halves(const char* from, int64_t count, float* out) {
     for (; i < count; ++i) out[i] = widen(halves[i]);
 }
 
-// Elements [k, k + count) of a row as floats; for blocks k and count are multiples of 32. count <= kPiece.
-OST_INLINE void widen_piece(int64_t dtype, const char* row, int64_t k, int64_t count, float* out) {
+// Elements [k, k + count) of a row as floats; for blocks k and count are multiples of 32. count <= kPiece. It is long
+// and called from many places, hence not inlined.
+__attribute__((noinline)) static void widen_piece(int64_t dtype, const char* row, int64_t k, int64_t count,
+                                                  float* out) {
     if (dtype == OST_F32) {
         std::memcpy(out, row + k * 4, static_cast<size_t>(count) * 4);
-    } else if (is_block(dtype)) {
-        const int64_t bytes = row_bytes(dtype, kBlockElements);
-        for (int64_t i = 0; i < count; i += kBlockElements) {
-            widen_block(dtype, row + (k + i) / kBlockElements * bytes, out + i);
-        }
     } else if (dtype == OST_F16) {
         widen_halves<f16>(row + k * 2, count, out);
-    } else {
+    } else if (dtype == OST_BF16) {
         widen_halves<bf16>(row + k * 2, count, out);
+    } else {
+        with_block(dtype, [&](auto block) {
+            using Block = decltype(block);
+            for (int64_t i = k; i < k + count; i += kQuantBlock) {
+                const char* from = row + i / Block::kValues * Block::kBytes;
+                widen_group<Block>(from, static_cast<int>(i % Block::kValues / kQuantBlock), out + (i - k));
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@
 // workspace: V floats (values, later weights) and V int32 (their tokens) a row.
 // Values are (logit - largest) / temperature: softmax does not see the difference, and a tiny temperature cannot
 // overflow.
+#include "double_sum.h"
 #include "selection.h"
 
 namespace ost::OST_UNIT {
@@ -106,21 +107,9 @@ void exponentiate(float* values, int64_t count) {
 
 constexpr int64_t kBlock = 256;
 
-double block_sum(const float* values, int64_t count) {
-    double sums[8] = {};
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        for (int u = 0; u < 8; ++u) sums[u] += static_cast<double>(values[i + u]);
-    }
-    for (int u = 0; u < 8; ++u) {
-        if (i + u < count) sums[u] += static_cast<double>(values[i + u]);
-    }
-    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
 double total_weight(const float* values, int64_t count) {
     double total = 0;
-    for (int64_t i = 0; i < count; i += kBlock) total += block_sum(values + i, smaller(kBlock, count - i));
+    for (int64_t i = 0; i < count; i += kBlock) total += double_sum(values + i, smaller(kBlock, count - i));
     return total;
 }
 
@@ -129,7 +118,7 @@ int32_t draw(const Survivors& s, double goal) {
     double passed = 0;
     int64_t first = 0;
     for (; first + kBlock < s.count; first += kBlock) {
-        const double more = block_sum(s.values + first, kBlock);
+        const double more = double_sum(s.values + first, kBlock);
         if (passed + more > goal) break;
         passed += more;
     }
@@ -158,7 +147,8 @@ struct Request {
 
 int32_t sample_row(const float* logits, int64_t width, const Request& request, float* workspace) {
     const RowPeak peak = row_peak(logits, width);
-    const bool sensible = request.temperature >= 0 && request.top_p == request.top_p && request.min_p == request.min_p;
+    const bool sensible = request.temperature >= 0 && request.temperature < kInfinity &&
+                          request.top_p == request.top_p && request.min_p == request.min_p;
     if (!peak.usable || !sensible) return -1;  // NaN among them is not sensible
     if (request.temperature == 0) return first_place(logits, width, peak.value);
 
