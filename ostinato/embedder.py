@@ -108,9 +108,22 @@ class Embedder:
 
     @staticmethod
     def similarity(left: Array, right: Array) -> Array:
-        """Cosine similarity float32 [n, m] of embeddings [n, dimension] and [m, dimension]; that of a vector of zeros is 0. Raises `ShapeError`."""
+        """Cosine similarity float32 [n, m] of embeddings [n, dimension] and [m, dimension]; that of a vector of zeros is 0.
+
+        Raises `DTypeError` for what is no array of numbers, texts among them, and `ShapeError`.
+        """
+        sides: tuple[tuple[str, Any], ...] = (("left", left), ("right", right))
+        for name, given in sides:
+            if not isinstance(given, np.ndarray) or given.dtype.kind in "OSU":
+                raise DTypeError(
+                    f"{name}: expected a numpy array of numbers, found {type(given).__name__}",
+                    hint="encode texts first: similarity(encode(a), encode(b))",
+                )
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise ShapeError(f"expected [n, dimension] and [m, dimension], found {left.shape} and {right.shape}")
+            raise ShapeError(
+                f"expected [n, dimension] and [m, dimension], found {left.shape} and {right.shape}",
+                hint="vectors of one model have one dimension; vector[None] makes one vector a table of one",
+            )
         units = [x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (left, right)]
         result: Array = (units[0] @ units[1].T).astype(np.float32)
         return result

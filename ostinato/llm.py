@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from ostinato.compiler import load_text_program, open_model, plan_text_program, positions_of, trace
-from ostinato.frontend.chat import render
+from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import ConfigError, DTypeError
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
 from ostinato.runtime.forward import TextExecutable
@@ -86,29 +86,33 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens)
 
     def detokenize(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens)
+        """The text of token ids. Raises `BoundsError` for an id outside the model's vocabulary."""
+        last = self.executable.vocab_size - 1
+        ids = [integer(token, "a token id", low=0, high=last, error=BoundsError) for token in token_ids]
+        return self.tokenizer.decode(ids, skip_special_tokens)
 
     def default_sampling_params(self) -> SamplingParams:
         """What the model's authors recommend (`generation_config.json`), and vLLM's defaults for the rest; greedy where they say `do_sample: false`."""
         return SamplingParams(**recommended(self.model))
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Completes texts or lists of token ids, in order. All prompts are checked before any runs.
 
         Raises `ConfigError`, `DTypeError`, `BoundsError` or `CapacityError` for a bad prompt, naming it; `BackendError` for logits that are not finite.
         """
         listed = _listed(prompts)
-        requests = self._requests(listed, params)
+        requests = self._requests(listed, sampling_params)
         self._generator.finish(requests)
         return [self._output(prompt, request) for prompt, request in zip(listed, requests, strict=True)]
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -117,48 +121,52 @@ class LLM:
 
         A message is a mapping with "role" and "content". Raises what `chat_prompt` and `generate` raise.
         """
-        one = not len(messages) or isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if one else messages
+        given = listed("messages", messages)
+        conversations = given if given and not isinstance(given[0], Mapping) else [given]
         prompts = [
             self.chat_prompt(conversation, tools=tools, add_generation_prompt=add_generation_prompt)
             for conversation in conversations
         ]
-        return self.generate(prompts, params)
+        return self.generate(prompts, sampling_params)
 
     def tokens(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iteration[TokenEvent, None, None]:
         """Yields tokens of several requests as they are made; closing or dropping the iterator abandons the requests.
 
         Iterators may be open side by side and share the `max_num_seqs` rows. Raises `LifecycleError` when unfinished ones hold every row, or when another
         thread runs this LLM.
         """
-        return self._generator.run(self._requests(_listed(prompts), params))
+        return self._generator.run(self._requests(_listed(prompts), sampling_params))
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
         """Pieces of text as they are made; `.output` of the stream is what came of it. Raises what `tokens` raises, at once for a bad prompt."""
-        (request,) = self._requests([prompt], params)
+        (request,) = self._requests([prompt], sampling_params)
         return TextStream(self._generator.run([request]), functools.partial(self._output, prompt, request))
 
-    def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> TextStream:
+    def chat_stream(self, messages: Sequence[Message], sampling_params: SamplingParams | None = None) -> TextStream:
         """`stream` of the answer to a conversation."""
-        return self.stream(self.chat_prompt(messages), params)
+        return self.stream(self.chat_prompt(messages), sampling_params)
 
-    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncTextStream:
+    def astream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> AsyncTextStream:
         """`stream` for asyncio; call it inside the event loop. All streams of an LLM run in one batch, in a thread of their own.
 
         Requests that find no row wait for one. Cancelling the task, closing the stream or dropping it frees its row before the next step.
         """
-        (request,) = self._requests([prompt], params)
+        (request,) = self._requests([prompt], sampling_params)
         return AsyncTextStream(AsyncEvents(self._worker, request), functools.partial(self._output, prompt, request))
 
-    def achat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> AsyncTextStream:
+    def achat_stream(
+        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
+    ) -> AsyncTextStream:
         """`astream` of the answer to a conversation."""
-        return self.astream(self.chat_prompt(messages), params)
+        return self.astream(self.chat_prompt(messages), sampling_params)
 
-    async def agenerate(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
+    async def agenerate(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """`generate` of one prompt for asyncio."""
-        stream = self.astream(prompt, params)
+        stream = self.astream(prompt, sampling_params)
         async for _ in stream:
             pass
         return stream.output
@@ -187,17 +195,19 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
 
     def _requests(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+        self, prompts: Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        if params is None:
+        if sampling_params is None:
             each = [self.default_sampling_params()] * len(prompts)
-        elif isinstance(params, SamplingParams):
-            each = [params] * len(prompts)
-        elif isinstance(params, list | tuple) and all(isinstance(item, SamplingParams) for item in params):
-            each = list(params)
+        elif isinstance(sampling_params, SamplingParams):
+            each = [sampling_params] * len(prompts)
+        elif isinstance(sampling_params, list | tuple) and all(
+            isinstance(item, SamplingParams) for item in sampling_params
+        ):
+            each = list(sampling_params)
         else:
             raise ConfigError(
-                f"sampling parameters are {params!r}",
+                f"sampling parameters are {sampling_params!r}",
                 hint="give one SamplingParams for all prompts, or a list with one each",
             )
         if len(each) != len(prompts):

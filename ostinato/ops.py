@@ -22,6 +22,7 @@ packed format are packed once, by `pack`, into memory of `packed_bytes` bytes. C
 from __future__ import annotations
 
 import threading
+from difflib import get_close_matches
 from typing import Any
 
 from ostinato.backend_hip.device import open_named
@@ -113,7 +114,9 @@ def launches() -> int:
 
 def __getattr__(name: str) -> OperatorFunction:
     if name not in OP:
-        raise AttributeError(f"module 'ostinato.ops' has no operator {name!r}")
+        alike = get_close_matches(name, OP)
+        close = f"; close names: {', '.join(alike)}" if alike else ""
+        raise AttributeError(f"module 'ostinato.ops' has no operator {name!r}{close}")
     function = operator_function(OP[name], _TARGET, _in_use.get)
     globals()[name] = function  # not asked for again
     return function

@@ -11,7 +11,7 @@ import datetime
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,7 +23,7 @@ from jinja2.exceptions import SecurityError
 
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["ChatTemplateError", "render"]
+__all__ = ["ChatTemplateError", "listed", "render"]
 
 _MAX_REPEAT = 1 << 20
 _MAX_EXPONENT = 64
@@ -83,17 +83,21 @@ def render(
     question for the date. Encode the result with `parse_special=True` and without adding special tokens: the template has written them.
     Raises `ChatTemplateError`.
     """
-    for index, message in enumerate(messages):
-        checked: Any = message  # callers are not type-checked
-        if not isinstance(checked, Mapping) or not isinstance(checked.get("role"), str) or "content" not in checked:
+    spoken = listed("messages", messages)
+    for index, message in enumerate(spoken):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
             raise ChatTemplateError(
                 f"message {index} is {message!r}", hint='expected a mapping with "role" (text) and "content"'
             )
+    known = None if tools is None else listed("tools", tools)
+    for index, tool in enumerate(known or ()):
+        if not isinstance(tool, Mapping):
+            raise ChatTemplateError(f"tool {index} is {tool!r}", hint="expected a mapping, as OpenAI's API takes them")
     values = {
         **(special_tokens or {}),
         **(variables or {}),
-        "messages": [dict(message) for message in messages],
-        "tools": None if tools is None else [dict(tool) for tool in tools],
+        "messages": [dict(message) for message in spoken],
+        "tools": None if known is None else [dict(tool) for tool in known],
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
         "strftime_now": lambda form: now().strftime(form),
@@ -120,6 +124,13 @@ def render(
             f"the chat template failed: {type(error).__name__}: {error}",
             hint="check the roles and the contents of the messages",
         ) from error
+
+
+def listed(what: str, given: Any) -> list[Any]:
+    """The items of a list, or of anything else that gives them one by one; raises `ChatTemplateError` for what does not."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise ChatTemplateError(f"{what} are a {type(given).__name__}", hint="expected a list of mappings")
+    return list(given)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -135,7 +135,7 @@ def _check_outs(opdef: OpDef, values: Sequence[Value], outs: Forms) -> None:
                 f"expected a contiguous output, found {form.type} with strides {list(form.strides or ())}", node=where
             )
         if not form.writable:
-            raise LayoutError("the output is read-only", node=where)
+            raise LayoutError("the output is read-only", node=where, hint="pass memory that may be written")
 
 
 def serving_row(opdef: OpDef, target: Target, site: CallSite, level: str | None) -> Impl:

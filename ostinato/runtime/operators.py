@@ -162,11 +162,11 @@ class Operators:
 
     # parts of a call
 
-    def _opdef(self, name: str) -> OpDef:
-        found = self._ops.get(name)
+    def _opdef(self, name: object) -> OpDef:
+        found = self._ops.get(name) if isinstance(name, str) else None
         if found is None:
             alike = get_close_matches(str(name), self._ops)
-            raise InputError(f"there is no operator {name!r}", hint=f"of like name: {', '.join(alike) or 'none'}")
+            raise InputError(f"there is no operator {shown(name)}", hint=f"of like name: {', '.join(alike) or 'none'}")
         return found
 
     def _memory_of(self, value: Any, label: str) -> Memory:

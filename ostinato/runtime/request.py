@@ -195,7 +195,9 @@ def make_request(
         raise ConfigError("expected at least one token", node=where, hint="give a text or token ids")
     if tokens.dtype.kind not in "iu":
         raise DTypeError(
-            f"expected integer token ids, found {tokens.dtype}", node=where, hint="give a text or token ids"
+            f"expected integer token ids, found {tokens.dtype}",
+            node=where,
+            hint="give one text or one list of token ids; `generate` takes several prompts, streams take one",
         )
     check_tokens(where, tokens, vocab_size)
     for what, named in (("stop", params.stop_tokens), ("logit_bias", tuple(token for token, _ in params.bias))):
@@ -242,6 +244,7 @@ def _limit(where: str, size: int, params: SamplingParams, context: int) -> int:
         raise CapacityError(
             f"{asked} need {needed} positions, the context is {context}",
             node=where,
-            hint=f"use context={needed} or more" + ("" if room <= 0 else ", or fewer max_tokens"),
+            hint=f"use context={needed} or more, where the model has as many positions, or "
+            + ("a shorter prompt" if room <= 0 else "fewer max_tokens"),
         )
     return made

@@ -47,7 +47,7 @@ __all__ = ["TensorView", "check_memory"]
 _ADDRESSES = 2**64
 
 
-def check_memory(device: str) -> str:
+def check_memory(device: object) -> str:
     """The name of a device's memory as it is: "cpu". Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for others."""
     name = device if isinstance(device, str) else ""
     if name == "cpu":
@@ -244,7 +244,8 @@ class TensorView:
         return self.viewed(shape, steps, first * strides[place])
 
     def viewed(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorView:
-        """Other elements of the same bytes, `offset` elements after this view's own. Raises what the constructor raises."""
+        """Other elements of the same bytes, `offset` elements after this view's own. Raises what the constructor raises, `DTypeError` where there are none."""
+        self._addressable("viewed")
         # an empty view begins nowhere: at the end of an axis its offset would leave the bytes
         begin = self.offset + (0 if 0 in shape else offset)
         return TensorView(
@@ -344,7 +345,7 @@ def _span_of(form: Form) -> int:
 
 
 def _checked_strides(
-    shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: str | None
+    shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: object
 ) -> tuple[int, ...] | None:
     if layout is not None and not (isinstance(layout, str) and layout in PACKED_LAYOUTS):
         raise LayoutError(

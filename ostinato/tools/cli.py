@@ -122,27 +122,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in given
     try:
+        code = _run(given, as_json)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for what is still flushed at the end
+        with contextlib.suppress(OSError):  # messages may have no room either
+            print_error(
+                OstinatoError(f"the output cannot be written: {error.strerror}", hint="make room for it"), False
+            )
+        code = EXIT_USAGE
+    raise SystemExit(code)
+
+
+def _run(given: Sequence[str], as_json: bool) -> int:
+    """Runs the command and returns the exit code; errors on purpose are printed."""
+    try:
         # with --json the parser hands its errors over instead of printing them: they are an object too
         code = _build(given)(args=given, prog_name="ostinato", standalone_mode=not as_json)
         sys.stdout.flush()
     except OstinatoError as error:
         print_error(error, as_json)
-        raise SystemExit(exit_code(error)) from None
+        return exit_code(error)
     except _ParserError as error:
         print_error(_usage(error), as_json)
-        raise SystemExit(EXIT_USAGE) from None
+        return EXIT_USAGE
     except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for what is still flushed at the end
-        with contextlib.suppress(OSError):  # the messages may have no room either
-            print_error(
-                OstinatoError(f"the output cannot be written: {error.strerror}", hint="make room for it"), False
-            )
-        raise SystemExit(EXIT_USAGE) from None
-    raise SystemExit(code if isinstance(code, int) else 0)
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
 def exit_code(error: OstinatoError) -> int:

@@ -121,3 +121,21 @@ def test_faults_of_a_template_are_typed_errors(template: str, message: str) -> N
 def test_malformed_messages_are_refused_by_number(message: Any) -> None:
     with pytest.raises(ChatTemplateError, match="message 1"):
         render(CHATML, [MESSAGES[0], message])
+
+
+@pytest.mark.parametrize("messages", [None, 5, "hello", b"hello", MESSAGES[0]])
+def test_what_is_no_list_of_messages_is_refused(messages: Any) -> None:
+    with pytest.raises(ChatTemplateError, match="messages are a"):
+        render(CHATML, messages)
+
+
+@pytest.mark.parametrize(
+    ("tools", "told"), [("search", "tools are a str"), (5, "tools are a int"), ([1], "tool 0 is 1")]
+)
+def test_what_are_no_tools_is_refused(tools: Any, told: str) -> None:
+    with pytest.raises(ChatTemplateError, match=told):
+        render(CHATML, MESSAGES, tools=tools)
+
+
+def test_messages_that_can_be_read_once_are_all_there() -> None:
+    assert render(CHATML, (message for message in MESSAGES)) == render(CHATML, MESSAGES)  # type: ignore[arg-type]

@@ -129,11 +129,36 @@ def test_counts_beyond_their_axis_are_refused_in_every_mode(
 
 @pytest.mark.parametrize(
     "prompts",
-    [None, 5, b"hi", {"prompt": [1]}, {1, 2}, np.array(5), [1.5, 2], [True, False], [None], [[1], 5], [[[1], [2, 3]]]],
+    [
+        None,
+        5,
+        b"hi",
+        memoryview(b"hi"),
+        {"prompt": [1]},
+        {1, 2},
+        np.array(5),
+        [1.5, 2],
+        [True, False],
+        [None],
+        [[1], 5],
+        [[[1], [2, 3]]],
+    ],
 )
 def test_prompts_of_the_wrong_kind_are_refused(llm: ost.LLM, prompts: Any) -> None:
     with pytest.raises((ost.DTypeError, ost.ShapeError)):
         llm.generate(prompts, GREEDY)
+
+
+def test_a_model_that_samples_gives_its_logits_too(llm: ost.LLM, exe: ost.TextExecutable) -> None:
+    """The entries of an LLM choose tokens; a forward call has nothing to say about how."""
+    rows = [[1, 2, 3], [4]]
+    np.testing.assert_array_equal(llm.executable(input_ids=rows)["logits"], exe(input_ids=rows)["logits"])
+
+
+@pytest.mark.parametrize("entry", [["prefill"], 3, "no such entry", {}])
+def test_an_entry_is_asked_for_by_name(exe: ost.TextExecutable, entry: Any) -> None:
+    with pytest.raises(ost.ConfigError, match="no entry"):
+        exe.run(entry, {})
 
 
 def test_prompts_of_token_ids_come_in_every_container(llm: ost.LLM) -> None:

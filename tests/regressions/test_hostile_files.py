@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import ostinato as ost
 from ostinato.frontend.checkpoints.huggingface_tokenizer import HuggingFaceTokenizerFiles
 from ostinato.frontend.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
-from tests.frontend.make_tokenizers import gguf_metadata, train, wordpiece
+from tests.frontend.make_tokenizers import gguf_metadata, sentencepiece_metadata, train, train_sentencepiece, wordpiece
 
 HUGE = 10**400
 
@@ -52,6 +54,15 @@ def test_numbers_that_the_graph_of_a_model_does_not_hold_are_refused_when_they_a
 ) -> None:
     with pytest.raises(ost.ConfigError, match=told):
         load(tmp_path, family, **changes)
+
+
+@pytest.mark.parametrize("activation", [[], {}, ["gelu"], 5])
+def test_an_activation_that_is_no_text_is_refused(tmp_path: Path, activation: Any) -> None:
+    """Not looked up: a list or an object has no hash."""
+    bert = {"model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_attention_heads": 1, "hidden_act": activation}
+    (tmp_path / "config.json").write_text(json.dumps(bert))
+    with pytest.raises(ost.ConfigError, match="hidden_act"):
+        ost.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +138,51 @@ def test_what_is_no_list_of_token_ids_is_refused_by_decode(ids: Any) -> None:
     tokenizer = tokenizer_from_gguf(gguf_metadata(train(), "smollm"), "here")
     with pytest.raises(ost.DTypeError, match="token id"):
         tokenizer.decode(ids)
+
+
+def test_a_name_that_the_system_refuses_is_an_error_of_ours() -> None:
+    with pytest.raises(ost.WeightsError, match="cannot be read: File name too long"):
+        ost.load("x" * 5000)
+
+
+def test_a_folder_that_may_not_be_entered_is_an_error_of_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(ost.WeightsError, match=r"config\.json cannot be read: Permission denied"):
+        ost.load(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json"])
+def test_what_is_no_file_is_refused_and_not_waited_for(folder: Path, name: str, kind: str) -> None:
+    place = folder / name
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    with pytest.raises(ost.WeightsError, match=rf"{name} is not a regular file"):
+        ost.load(folder).checkpoint.tokenizer()
+
+
+def test_an_added_token_whose_id_has_five_thousand_digits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ost.ConfigError, match="added_tokens_decoder has"):
+        build(tmp_path, state_of(train()), added_tokens_decoder={"1" * 5000: {"content": "x"}})
+
+
+def test_templates_whose_names_are_no_texts_are_passed_over(folder: Path) -> None:
+    templates = [{"name": []}, {"name": {}, "template": "a"}, 5, {"name": "default", "template": "b"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert ost.load(folder).checkpoint.chat_template == "b"
+
+
+def test_a_piece_as_long_as_a_book_takes_no_longer_than_others() -> None:
+    """Cutting it everywhere copies it half a million times, which takes hours."""
+    metadata = sentencepiece_metadata(train_sentencepiece())
+    plain = tokenizer_from_gguf(metadata, "here").encode("hello world")
+    for key, value in (("tokens", "\u2581x" * 500_000), ("scores", -1e9), ("token_type", 1)):
+        metadata[f"tokenizer.ggml.{key}"] = [*metadata[f"tokenizer.ggml.{key}"], value]
+    assert tokenizer_from_gguf(metadata, "here").encode("hello world") == plain

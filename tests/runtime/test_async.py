@@ -241,6 +241,10 @@ def test_a_chat_is_a_stream_too(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hello"}]
     (expected,) = chatty.chat(messages, GREEDY)
     assert [output.token_ids for output in chatty.chat([messages, messages], GREEDY)] == [expected.token_ids] * 2
+    assert chatty.chat((message for message in messages), GREEDY)[0].token_ids == expected.token_ids  # type: ignore[arg-type]
+    for wrong in (None, 5, messages[0], [None]):
+        with pytest.raises(ost.ConfigError, match="messages are a"):
+            chatty.chat(wrong)  # type: ignore[arg-type]
     assert "".join(chatty.chat_stream(messages, GREEDY)) == expected.text
     assert expected.prompt_token_ids == tuple(chatty.tokenize("user: hello\nassistant:", add_special_tokens=False))
 

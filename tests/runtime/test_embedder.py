@@ -175,6 +175,12 @@ def test_similarity_is_the_cosine(embedder: ost.Embedder) -> None:
     assert not embedder.similarity(np.zeros((1, 64), np.float32), found).any()
     with pytest.raises(ShapeError, match="expected \\[n, dimension\\]"):
         embedder.similarity(found[0], found)
+    texts: Any = TEXTS
+    for given, named in ((texts, "left: .*found list"), (texts[0], "left: .*found str")):
+        with pytest.raises(DTypeError, match=named):
+            embedder.similarity(given, found)
+    with pytest.raises(DTypeError, match=r"right: .*found ndarray"):
+        embedder.similarity(found, np.array(texts))
 
 
 def test_a_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ def test_the_module_shows_every_operator() -> None:
     assert {op.name for op in OPS}.isdisjoint(ops.__all__), "an operator hides a function of the module"
     with pytest.raises(AttributeError, match="no operator 'warp'"):
         _ = ops.warp
+    with pytest.raises(AttributeError, match="no operator 'rmsnorm'; close names: rms_norm"):
+        _ = ops.rmsnorm
 
 
 @all_operators

@@ -48,6 +48,8 @@ def test_defaults_are_those_of_vllm() -> None:
         ({"min_p": 2.0}, "min_p is 2.0", "min_p=0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0", "repetition_penalty=1 is off"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty is inf", "is off"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty is 1e-45", "is off"),
+        ({"repetition_penalty": 1e38}, r"repetition_penalty is 1e\+38", "is off"),
         ({"presence_penalty": 2.5}, r"presence_penalty is 2.5, expected a number in \[-2, 2\]", "presence_penalty=0"),
         ({"frequency_penalty": -3}, "frequency_penalty is -3.0", "frequency_penalty=0"),
         ({"logit_bias": {3: 101.0}}, "logit_bias of token 3 is 101.0", "-100 all but forbids"),

@@ -136,3 +136,9 @@ def test_decoded_tokens_are_texts_of_their_own(llm: ost.LLM) -> None:
     assert next(iter(entry)) == chosen
     assert (entry[chosen].decoded_token, entry[chosen].rank) == (" Paris", 1)
     assert len(entry) == 3
+
+
+@pytest.mark.parametrize("token", [-1, 10**7, 1.5, None])
+def test_ids_outside_the_vocabulary_have_no_text(llm: ost.LLM, token: object) -> None:
+    with pytest.raises(ost.BoundsError, match="a token id is"):
+        llm.detokenize([1, token])  # type: ignore[list-item]

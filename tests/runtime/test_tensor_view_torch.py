@@ -107,6 +107,33 @@ def test_tensors_whose_bytes_are_not_their_values_are_refused() -> None:
             ops.silu(tensor, out=np.empty(4, np.float32))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_no_memory_are_refused() -> None:
+    class Refusing(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, *arguments: Any, **options: Any) -> Any:
+            raise KeyError("no")
+
+    shrunk, moved = torch.ones(4), torch.arange(8.0)[4:]
+    shrunk.untyped_storage().resize_(15)
+    moved.untyped_storage().resize_(28)
+    cases: list[tuple[Any, type[ost.OstinatoError], str]] = [
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), ost.InputError, "cannot be read as memory"),
+        (torch.nn.parameter.UninitializedBuffer(), ost.InputError, "cannot be read as memory"),
+        (torch.ones(4).as_subclass(Refusing), ost.InputError, "Refusing cannot be read as memory"),
+        (shrunk, ost.BoundsError, "storage of the tensor was made smaller"),
+        (moved, ost.BoundsError, "storage of the tensor was made smaller"),
+        (torch.frombuffer(bytearray(17), dtype=torch.float32, offset=1), ost.LayoutError, "not aligned"),
+    ]
+    for tensor, family, text in cases:
+        with pytest.raises(family, match=text):
+            ops.silu(tensor, out=np.empty(4, np.float32))
+    for freed, family in ((shrunk, ost.InputError), (moved, ost.BoundsError)):  # of an address of 0, and of 16
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(family):
+            ost.TensorView.of(freed)
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")
 def test_a_fake_tensor_has_no_memory() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -169,6 +169,13 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_messages_that_cannot_be_written_are_no_failed_check() -> None:
+    command = [sys.executable, "-c", "from ostinato.tools.cli import main; main()", "run", "no such model", "-p", "x"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        assert subprocess.run(command, stderr=full, check=False).returncode == 2
+
+
 def test_a_reader_that_has_gone_ends_the_process_quietly() -> None:
     command = [sys.executable, "-c", "from ostinato.tools.cli import main; main()", "doctor"]
     reader, writer = os.pipe()

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ostinato.frontend.checkpoints.config import ModelConfig
 from ostinato.frontend.checkpoints.embedding import EmbeddingRecipe
-from ostinato.frontend.checkpoints.files import Bytes, MappedFile, file_identity
+from ostinato.frontend.checkpoints.files import Bytes, MappedFile, file_identity, system_errors
 from ostinato.frontend.checkpoints.generation import GenerationDefaults
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.errors import LifecycleError, WeightsError
@@ -150,7 +150,8 @@ class Checkpoint(abc.ABC):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the checkpoint's files, built on the first call. Raises `WeightsError` when there is none."""
         if self._tokenizer is None:
-            self._tokenizer = self._build_tokenizer()
+            with system_errors(self.path):
+                self._tokenizer = self._build_tokenizer()
         return self._tokenizer
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ import contextlib
 import json
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "read_json",
     "refuse_formats",
     "require_file",
+    "system_errors",
 ]
 
 Bytes = npt.NDArray[np.uint8]
@@ -61,6 +62,18 @@ _CONVERT = (
     "convert them once with transformers: AutoModelForCausalLM (or AutoModel).from_pretrained(DIR).save_pretrained(OUT)"
 )
 _DOWNLOAD = "download the model's .safetensors files instead"
+
+
+@contextlib.contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Raises `WeightsError` for whatever the system refuses inside: no permission, a name too long, a disk that fails. `path` is what was asked for."""
+    try:
+        yield
+    except OSError as error:
+        raise WeightsError(
+            f"{error.filename or path} cannot be read: {error.strerror or error}",
+            hint="check the path, and who may read it",
+        ) from error
 
 
 def refuse_formats(paths: Iterable[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tokenizers
 
-from ostinato.frontend.checkpoints.files import describe_foreign, optional_json
+from ostinato.frontend.checkpoints.files import describe_foreign, optional_json, require_file
 from ostinato.frontend.checkpoints.reader import ConfigReader
 from ostinato.frontend.tokenizer import Tokenizer, tokenizer_from_vocab_txt
 from ostinato.ir.errors import ConfigError, WeightsError
@@ -24,6 +24,7 @@ _TOKENIZER, _VOCABULARY = "tokenizer.json", "vocab.txt"
 _CONFIG = "tokenizer_config.json"
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 _WORDPIECE_CLASSES = (None, "BertTokenizer", "BertTokenizerFast")
+_ID_DIGITS = 10
 _OTHERS = ("tokenizer.model", "spiece.model", "vocab.json")
 
 
@@ -51,6 +52,7 @@ class HuggingFaceTokenizerFiles:
             if others:
                 hint = f"write one from {others[0]} with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
             raise WeightsError(f"{self.directory} has no {_TOKENIZER}", hint=hint)
+        require_file(file, "tokenizer")
         foreign = describe_foreign(file, "a tokenizer")
         if foreign is not None:
             raise foreign
@@ -98,7 +100,12 @@ def _added_tokens(read: ConfigReader) -> dict[int, tokenizers.AddedToken]:
     entries = read.mapping("added_tokens_decoder") or {}
     added = {}
     for key, entry in entries.items():
-        if not (key.isdecimal() and isinstance(entry, Mapping) and isinstance(entry.get("content"), str)):
+        if not (
+            key.isdecimal()
+            and len(key) <= _ID_DIGITS
+            and isinstance(entry, Mapping)
+            and isinstance(entry.get("content"), str)
+        ):
             raise ConfigError(
                 f"{read.where}: added_tokens_decoder has {key!r}: {entry!r}",
                 hint="expected an id and an object with content",
@@ -115,6 +122,8 @@ def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
     """The default template: its own file wins over the tokenizer configuration, as it does in transformers."""
     own = directory / "chat_template.jinja"
     if own.exists():
+        if not own.is_file():
+            raise WeightsError(f"{own} is not a regular file", hint="download it again")
         try:
             return own.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -122,8 +131,8 @@ def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
     for source in (optional_json(directory / "chat_template.json", "chat template"), config):
         template = source.get("chat_template")
         if isinstance(template, list):  # named templates: the default one is the one for plain chat
-            named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-            template = named.get("default")
+            defaults = [item for item in template if isinstance(item, dict) and item.get("name") == "default"]
+            template = defaults[-1].get("template") if defaults else None
         if isinstance(template, str):
             return template
     return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.frontend.checkpoints.base import Checkpoint
-from ostinato.frontend.checkpoints.files import refuse_formats, require_file
+from ostinato.frontend.checkpoints.files import refuse_formats, require_file, system_errors
 from ostinato.frontend.checkpoints.gguf_checkpoint import GgufCheckpoint
 from ostinato.frontend.checkpoints.gguf_parts import first_part
 from ostinato.frontend.checkpoints.huggingface import HuggingFaceCheckpoint
@@ -38,10 +38,11 @@ def open_checkpoint(
         )
     check_families(families)
     path = Path(path_or_name)
-    if path.is_dir():
-        return _open_directory(path, families, cache_directory)
-    if path.exists():
-        return _open_file(path, families, cache_directory)
+    with system_errors(path):
+        if path.is_dir():
+            return _open_directory(path, families, cache_directory)
+        if path.exists():
+            return _open_file(path, families, cache_directory)
     found = find_model_package(str(path_or_name))
     if found is not None:
         return open_checkpoint(found, families, cache_directory=cache_directory)

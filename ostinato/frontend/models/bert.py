@@ -97,7 +97,7 @@ def from_huggingface(read: ConfigReader) -> ModelConfig:
         if read.flag(key):
             raise read.refuse(f"{key} is set: this is a decoder", hint="the family reads encoders")
     activation = read.raw.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise read.refuse(f"hidden_act {activation!r} is not supported", hint=f"supported: {', '.join(_ACTIVATIONS)}")
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
     if heads <= 0 or hidden % heads:

@@ -6,6 +6,8 @@ BPE model, that is every way to cut every piece into two pieces, in the order of
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import tokenizers
 from tokenizers import decoders, models, normalizers
 
@@ -53,11 +55,12 @@ def _byte_pieces() -> list[str]:
 def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """Pairs of pieces in the order in which they are joined; of the cuts of one piece, the one with the shorter left part comes first."""
     ids = vocabulary.ids
+    lengths = sorted({len(piece) for piece in ids})  # a piece as long as a book is cut where another ends, not everywhere
     merges = []
     for piece, kind, score in zip(vocabulary.pieces, vocabulary.types, vocabulary.scores(), strict=True):
         if kind not in (NORMAL, USER_DEFINED):
             continue
-        for cut in range(1, len(piece)):
+        for cut in lengths[: bisect_left(lengths, len(piece))]:
             left, right = piece[:cut], piece[cut:]
             if left in ids and right in ids:
                 merges.append((-score, cut, left, right))

@@ -42,7 +42,7 @@ from ostinato.ir.ops.rules import (
     require_shape,
     result_float,
 )
-from ostinato.ir.ops.samplers import indices, invalid, normal, valid
+from ostinato.ir.ops.samplers import floats, indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED"]
@@ -280,8 +280,6 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
-    del rng
-
     def call(
         batch: int, sequence: int, heads: tuple[int, int, int], dtype: DType = DType.F32, named: bool = False
     ) -> tuple[SampleOperand, ...]:
@@ -307,6 +305,10 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
     for cap in (50.0, 0.5):
         yield valid(*call(2, 19, (4, 2, 64)), scale=1.0, soft_cap=cap)
     yield valid(*call(2, 70, (3, 1, 32), DType.BF16, named=True), scale=0.2, window=9, soft_cap=3.0)
+    # scores so large that one rounding of them is more than an exponential can hold; whole numbers, so that the largest is the same everywhere
+    far, near = (rng.integers(-8, 9, (2, 40, heads, 8)) for heads in (4, 2))
+    keys = floats(near, DType.F32)
+    yield valid(floats(far * 2.0**30, DType.F32), keys, normal((2, 40, 2, 8)), scale=0.3)
     good = call(2, 5, (6, 2, 32))
     attrs: dict[str, Attr] = {"scale": 0.125}
     uneven, short, thin = normal((2, 5, 4, 32)), normal((2, 4, 2, 32)), normal((2, 5, 2, 31))

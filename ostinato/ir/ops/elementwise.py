@@ -238,6 +238,8 @@ def _samples_cast(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(reals([[np.inf, -np.inf, np.nan]]), dtype="bf16")
     yield valid(given(np.array([[5, -7, 2**31 - 1, -(2**31)]])), dtype="i32")
     yield valid(indices([[5, -7], [2**31 - 1, 0]]), dtype="i64")
+    yield valid(indices([[5, -7], [2**31 - 1, 0]]), dtype="i32")
+    yield valid(given(np.array([[5, -7, 2**62, -(2**63)]])), dtype="i64")
     yield valid(normal((2, 3, 4), axes="BTC"), dtype="bf16")
     yield valid(normal((0, 4)), dtype="f16")
     yield invalid(BoundsError, given(np.array([0, 2**31])), attrs={"dtype": "i32"})

@@ -235,6 +235,7 @@ def _samples_sample(rng: np.random.Generator) -> Iterator[Sample]:
     special[4, ::2] = -np.inf
     yield valid(given(special), *settings(6, rng, (1.0, 0.8), (0, 3)))
     yield valid(given(special), *settings(6, rng, (0.0,)))
+    yield valid(given(special), *settings(6, rng, (np.inf, 1e30)))
     plain = given(rng.standard_normal((6, 40)).astype(np.float32))
     yield valid(
         plain,
