@@ -55,7 +55,9 @@ def _byte_pieces() -> list[str]:
 def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """Pairs of pieces in the order in which they are joined; of the cuts of one piece, the one with the shorter left part comes first."""
     ids = vocabulary.ids
-    lengths = sorted({len(piece) for piece in ids})  # a piece as long as a book is cut where another ends, not everywhere
+    lengths = sorted(
+        {len(piece) for piece in ids}
+    )  # a piece as long as a book is cut where another ends, not everywhere
     merges = []
     for piece, kind, score in zip(vocabulary.pieces, vocabulary.types, vocabulary.scores(), strict=True):
         if kind not in (NORMAL, USER_DEFINED):
