@@ -37,8 +37,8 @@ def write_bytes(path: Path, data: bytes) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}", hint="name a writable place"
         ) from None
     return str(path)

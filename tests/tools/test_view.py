@@ -199,6 +199,11 @@ def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> N
     blocked.write_text("not a folder")
     with pytest.raises(ost.ConfigError, match="cannot be written"):
         ost.view(lowered, blocked / "pictures")
+    with pytest.raises(ost.ConfigError, match="null byte"):
+        ost.view(lowered, "a\0b")
+    for directory in (None, 5, b"pictures"):
+        with pytest.raises(ost.ConfigError, match="expected a path"):
+            ost.view(lowered, directory)  # type: ignore[arg-type]
 
 
 def test_view_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

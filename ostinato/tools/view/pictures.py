@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ostinato.compiler import Lowered, Planned, Traced
 from ostinato.ir.errors import ConfigError, NotYetAvailable
@@ -45,6 +46,9 @@ def view(subject: Viewable, directory: str | os.PathLike[str]) -> tuple[EntryPic
     Files: `<entry>.graph.dot`, `<entry>.graph.svg` where `dot` is installed, and `<entry>.arena.svg` where there is a plan. Raises `ConfigError` for
     something that is none of these and for a place that cannot be written, `BackendError` when `dot` fails.
     """
+    given: Any = directory  # callers are not type-checked
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"the directory is {given!r}, expected a path", hint="name a folder for the pictures")
     folder = Path(directory)
     if folder.suffix.lower() in (".html", ".htm"):
         raise NotYetAvailable("the report as one HTML file is not yet available", hint="name a folder for the pictures")
