@@ -194,12 +194,12 @@ class Executable:
 
         Raises what `run` raises.
         """
-        with self.exclusive():
+        with Executable.exclusive(self):  # not a call that may write the caches: they are put back
+            runners = {name: self.runner(name) for name in self.entries}  # makes the state of the reference mode
             state = self._state_bytes()
             kept, kept_reference = state.copy(), dict(self._reference_state)
             try:
-                for name in self.entries:
-                    runner = self.runner(name)
+                for name, runner in runners.items():
                     for array in runner.inputs.values():
                         array[...] = 0
                     for count, limit in self._count_limits[name].items():

@@ -180,8 +180,8 @@ def make_request(
 ) -> Request:
     """A checked request for a model that takes up to `bias_width` biased tokens a row; `decoder(prompt)` makes what turns its tokens into text.
 
-    Raises `ConfigError` for an empty prompt and for stop strings without a decoder; `ShapeError`, `DTypeError` and `BoundsError` for what are no token ids
-    of the vocabulary; `CapacityError` past the context and for too many biased tokens.
+    Raises `ConfigError` for an empty prompt, stop strings without a decoder and a min_tokens that leaves no token to choose; `ShapeError`, `DTypeError` and
+    `BoundsError` for what are no token ids of the vocabulary; `CapacityError` past the context and for too many biased tokens.
     """
     where = f"prompt {index}"
     tokens = any_array(where, prompt)
@@ -222,6 +222,12 @@ def make_request(
         end_tokens=frozenset() if params.ignore_eos else end_tokens,
         transcript=transcript,
     )
+    if len(request.forbidden) == vocab_size:
+        raise ConfigError(
+            f"min_tokens {params.min_tokens} holds back all {vocab_size} tokens, which all end the text",
+            node=where,
+            hint="leave out min_tokens, or some of stop_token_ids",
+        )
     if (pairs := len(params.bias) + len(request.forbidden)) > bias_width:
         raise CapacityError(
             f"{len(params.bias)} biased tokens and {len(request.forbidden)} that min_tokens holds back are {pairs}, a row takes {bias_width}",

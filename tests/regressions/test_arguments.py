@@ -218,6 +218,14 @@ def test_a_top_k_beyond_the_vocabulary_keeps_every_token(llm: ost.LLM) -> None:
     assert tokens(0) == tokens(96) == tokens(2**31) == tokens(2**70)
 
 
+def test_every_token_held_back_is_refused_and_no_fault_of_the_logits(llm: ost.LLM) -> None:
+    every = range(llm.executable.vocab_size)
+    with pytest.raises(ost.ConfigError, match=r"prompt 0: min_tokens 1 holds back all 96 tokens"):
+        llm.generate([[1]], ost.SamplingParams(min_tokens=1, stop_token_ids=every))
+    (output,) = llm.generate([[1]], ost.SamplingParams(min_tokens=1, stop_token_ids=every[:-1], detokenize=False))
+    assert output.token_ids[0] == every[-1]
+
+
 def test_sampling_parameters_hold_plain_values() -> None:
     given: dict[str, Any] = {"max_tokens": np.int64(3), "temperature": np.float32(0.5), "stop_token_ids": [np.int32(4)]}
     params = ost.SamplingParams(**given, stop="a", logit_bias={7: 1, 2: -1.5})

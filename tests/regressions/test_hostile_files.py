@@ -69,6 +69,9 @@ def test_an_activation_that_is_no_text_is_refused(tmp_path: Path, activation: An
     ("scaling", "told"),
     [
         ({"type": "linear", "factor": 1e-300}, "factor is 1e-300"),
+        ({"type": "dynamic", "factor": 1e-3}, "makes 0 positions of 256"),
+        ({"type": "dynamic", "factor": 1e30}, r"makes \d{30,} positions of 256"),
+        ({"type": "yarn", "factor": 1e30, "original_max_position_embeddings": 64}, r"makes \d{30,} positions of 256"),
         ({"type": "yarn", "factor": 4, "original_max_position_embeddings": HUGE}, "original_max_position_embeddings"),
         ({"type": "yarn", "factor": 4, "mscale": 1, "mscale_all_dim": -7.213475204444817}, "mscale_all_dim -7.2"),
         (
@@ -77,7 +80,7 @@ def test_an_activation_that_is_no_text_is_refused(tmp_path: Path, activation: An
         ),
     ],
 )
-def test_rotary_numbers_that_give_frequencies_of_infinity_are_refused(
+def test_rotary_numbers_that_give_no_positions_or_frequencies_of_infinity_are_refused(
     tmp_path: Path, scaling: dict[str, Any], told: str
 ) -> None:
     theta = 1e-30 if "short_factor" in scaling else 10000.0

@@ -199,3 +199,17 @@ def test_keys_that_depend_on_the_length_are_not_reused(tmp_path: Path) -> None:
     prompt = list(range(10, 50))
     for _ in range(2):
         assert run(llm, prompt).num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("mode", ["planned", "eager", "reference"])
+def test_warming_up_forgets_nothing_and_stops_no_iterator(tiny_model: ost.Model, mode: str) -> None:
+    llm = make(tiny_model, mode=mode)
+    expected = run(llm, [5, 6, 7, 8])
+    iterator = llm.tokens([[5, 6, 7, 8]], PARAMS)
+    found = [next(iterator).token]
+    llm.executable.warm_up()
+    assert [*found, *(event.token for event in iterator)] == list(expected.token_ids)
+    llm.executable.warm_up()
+    again = run(llm, [5, 6, 7, 8])
+    assert same(again, expected)
+    assert again.num_cached_tokens == 3

@@ -169,3 +169,12 @@ def test_warm_up_leaves_no_trace(config: dict[str, Any], old: dict[str, Array], 
         warm.warm_up()
         np.testing.assert_array_equal(warm.regions.state.view(np.uint8, (warm.memory.state,)), state)
         np.testing.assert_array_equal(logits(warm), logits(cold))
+
+
+def test_warm_up_before_the_first_run_leaves_no_trace_in_the_reference_mode(
+    config: dict[str, Any], old: dict[str, Array], tmp_path: Path
+) -> None:
+    warm = compiled(write_hf_checkpoint(tmp_path / "old", config, old), mode="reference")
+    warm.warm_up()
+    assert warm._reference_state
+    assert not any(array.any() for array in warm._reference_state.values())

@@ -121,6 +121,8 @@ class ModelConfig:
             found += rotary.problems()
             if rotary.width > self.head_dim:
                 found.append(f"the rotary width {rotary.width} is more than the head width {self.head_dim}")
+        if not found and not 0 < self.context_limit < 2**31:
+            found.append(f"the rotary scaling makes {self.context_limit} positions of {self.max_position_embeddings}")
         if not found and not all(rotary.has_finite_frequencies() for rotary in self.rotaries):
             found.append("the rotary numbers together give frequencies that float32 does not hold")
         return list(dict.fromkeys(found))
