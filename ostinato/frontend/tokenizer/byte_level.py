@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from ostinato.frontend.tokenizer.backend_errors import library_errors
 from ostinato.frontend.tokenizer.gguf_vocabulary import GgufVocabulary
-from ostinato.frontend.tokenizer.library import library_errors
 from ostinato.ir.errors import ConfigError, WeightsError
 
 __all__ = ["PRE_TOKENIZERS", "PreTokenizer", "byte_level_backend", "pre_tokenizer_of"]

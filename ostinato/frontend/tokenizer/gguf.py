@@ -13,9 +13,9 @@ from typing import Any
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
+from ostinato.frontend.tokenizer.backend_errors import library_errors
 from ostinato.frontend.tokenizer.byte_level import byte_level_backend, pre_tokenizer_of
 from ostinato.frontend.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary
-from ostinato.frontend.tokenizer.library import library_errors
 from ostinato.frontend.tokenizer.sentencepiece import sentencepiece_backend
 from ostinato.frontend.tokenizer.tokenizer import Tokenizer, surround
 from ostinato.frontend.tokenizer.wordpiece import wordpiece_backend

@@ -17,7 +17,7 @@ import tokenizers
 import tokenizers.decoders
 from tokenizers.processors import TemplateProcessing
 
-from ostinato.frontend.tokenizer.library import library_errors
+from ostinato.frontend.tokenizer.backend_errors import library_errors
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.ir.forks import renew_after_fork

@@ -13,8 +13,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from ostinato.frontend.tokenizer.backend_errors import library_errors
 from ostinato.frontend.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, GgufVocabulary
-from ostinato.frontend.tokenizer.library import library_errors
 from ostinato.frontend.tokenizer.tokenizer import Tokenizer, surround
 from ostinato.ir.errors import ConfigError, WeightsError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +46,8 @@ def view_command(
         program = plan_buckets(load(name), parse_shapes(shapes), context=context, precision=precision)
         steps.begin("drawing")
         pictures = view(program, write_to)
-    missing = () if shutil.which("dot") is not None else (DOT_MISSING,)
+    drawn = any(file.endswith(".graph.svg") for item in pictures for file in item.files)
+    missing = () if drawn else (DOT_MISSING,)
     report = ViewReport(
         model=name,
         entries=tuple(
