@@ -28,6 +28,7 @@ from typing import Any
 from ostinato.backend_hip.device import open_named
 from ostinato.backend_hip.target import host_target
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Level
 from ostinato.ir.types import TensorType
@@ -55,8 +56,13 @@ class _InUse:
     """The operators of the device in use; the CPU's are opened when they are first needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may come in between
         self._operators: Operators | None = None
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Another thread may have held the lock."""
+        self._lock = threading.RLock()  # a signal handler may come in between
 
     def get(self) -> Operators:
         found = self._operators

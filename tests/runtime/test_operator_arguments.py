@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -245,3 +246,24 @@ def test_bf16_needs_no_conversion() -> None:
     out = np.empty_like(x)
     ops.add(x, x, out=out)
     assert out.astype(np.float32).tolist() == [[2.0, 4.0]]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_another_thread_opens_the_device_can_open_it() -> None:
+    in_use = ops._InUse()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with in_use._lock:
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if in_use._lock.acquire(blocking=False) else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
