@@ -199,7 +199,7 @@ def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> N
     blocked.write_text("not a folder")
     with pytest.raises(ost.ConfigError, match="cannot be written"):
         ost.view(lowered, blocked / "pictures")
-    with pytest.raises(ost.ConfigError, match="null (byte|character)"):
+    with pytest.raises(ost.ConfigError, match=r"null (byte|character)"):
         ost.view(lowered, "a\0b")
     for directory in (None, 5, b"pictures"):
         with pytest.raises(ost.ConfigError, match="expected a path"):
