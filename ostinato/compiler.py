@@ -28,6 +28,7 @@ from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import DEFAULT_SETTINGS, PlanSettings
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable, load_program
@@ -110,9 +111,10 @@ class Lowered:
         """Chosen row and rejected candidates by node name."""
         return self.report.decisions
 
-    def plan_entry(self) -> EntryPlan:
+    def plan_entry(self, settings: PlanSettings = DEFAULT_SETTINGS) -> EntryPlan:
         """The plan of this graph alone, not yet part of a program."""
-        return plan_entry(self.graph, self.target, name=self.name, dims=self.dims, options=self.report.options)
+        options = self.report.options
+        return plan_entry(self.graph, self.target, name=self.name, dims=self.dims, options=options, settings=settings)
 
     def plan(self, memory_limit: int | None = None) -> Planned:
         """Plans the bytes. `memory_limit` needs recomputation, which this version does not have: `NotYetAvailable`."""

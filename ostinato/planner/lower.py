@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ostinato.ir.calls import NodeCall, node_call, result_names
 from ostinato.ir.errors import PlanError
@@ -27,6 +27,7 @@ from ostinato.planner.order import Action, Scheduled, actions_of, program_order
 from ostinato.planner.plan import Binding, EntryPlan, PlanStats, Slot, workspace_of
 from ostinato.planner.problem import Buffer, Problem, align_up
 from ostinato.planner.regions import SharedRegions, share_regions
+from ostinato.planner.settings import DEFAULT_SETTINGS, PlanSettings
 from ostinato.planner.solvers import Outcome, solve
 from ostinato.planner.storage import Storages, resolve_storages
 
@@ -63,16 +64,17 @@ def plan_entry(
     dims: Mapping[str, int] | None = None,
     options: Mapping[str, str] | None = None,
     schedule: Sequence[Scheduled] | None = None,
-    in_place: bool = True,
+    settings: PlanSettings = DEFAULT_SETTINGS,
     ops: Mapping[str, OpDef] = OP,
 ) -> EntryPlan:
     """Plans one graph whose nodes (views apart) all have an implementation of `target`; raises `PlanError` as listed in the module text.
 
     Weights, state and constants lie as this graph alone needs them, in order; `build_program` moves them to what all entries share. `schedule` orders the nodes
-    (default: program order, one lane).
+    (default: as `settings` say, on one lane).
     """
-    prepared = prepare(graph, target, schedule=schedule, in_place=in_place, ops=ops)
-    return prepared.emit(solve(prepared.problem), name=name, dims=dims or {}, options=options or {})
+    prepared = prepare(graph, target, schedule=schedule, settings=settings, ops=ops)
+    outcome = solve(prepared.problem, settings.solver, settings.limits)
+    return prepared.emit(outcome, name=name, dims=dims or {}, options={**(options or {}), **settings.printed()})
 
 
 def prepare(
@@ -80,7 +82,7 @@ def prepare(
     target: Target,
     *,
     schedule: Sequence[Scheduled] | None = None,
-    in_place: bool = True,
+    settings: PlanSettings = DEFAULT_SETTINGS,
     ops: Mapping[str, OpDef] = OP,
 ) -> Prepared:
     """Everything before placement: storages, order, calls, lifetimes and the placement problem."""
@@ -89,6 +91,7 @@ def prepare(
     actions = actions_of(graph, program_order(graph, ops) if schedule is None else schedule, storages)
     order = HappensBefore(actions)
     rows = {node: call.row for node, call in calls.items()}
+    in_place = settings.in_place and settings.reuse
     classes, joined = storage_classes_of(graph, actions, order, storages, ops, rows, in_place=in_place)
     workspaces = {
         position: calls[action.node.name].workspace
@@ -100,6 +103,8 @@ def prepare(
     for position, size in workspaces.items():
         first, last = order.earliest(position), order.latest(position) + 1
         buffers.append(Buffer(workspace_of(actions[position].source), first, last, align_up(size, unit), unit))
+    if not settings.reuse:
+        buffers = [replace(buffer, lower=0, upper=len(actions)) for buffer in buffers]
     return Prepared(
         graph,
         graph_hash(graph),

@@ -231,7 +231,7 @@ class PlacementReport(Report):
     height: int
     lower_bound: int
     gap: float
-    status: Literal["optimal", "feasible", "over_capacity", "infeasible"]
+    status: Literal["optimal", "feasible", "timeout", "over_capacity", "infeasible"]
     seconds: float
     peak: int
     peak_buffers: tuple[str, ...]

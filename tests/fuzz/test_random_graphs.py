@@ -29,6 +29,7 @@ from ostinato.passes.runner import run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.program import Program
 from tests.fuzz.random_graphs import Case, counted_case, random_case
@@ -44,7 +45,9 @@ def compiled(case: Case, options: PipelineOptions, *, in_place: bool = True) -> 
     """The graph in planned mode, its plan proven."""
     target = host_target()
     graph = run_pipeline(case.graph, target, options).graph
-    plan = build_program({"main": (graph, plan_entry(graph, target, name="main", in_place=in_place))})
+    plan = build_program(
+        {"main": (graph, plan_entry(graph, target, name="main", settings=PlanSettings(in_place=in_place)))}
+    )
     check_program(plan, {"main": graph}, target)
     return load_program(Program(plan, {"main": graph}, target, case.source), DEVICE, mode="planned", kind=Executable)
 

@@ -20,6 +20,7 @@ from ostinato.planner.order import Scheduled
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.problem import Problem, Solution, violations
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
 from ostinato.planner.solvers import solve
 from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker
 from tests.planner.tagged import is_harmful
@@ -143,7 +144,7 @@ def test_correct_plans_are_proven_and_wrong_liveness_is_refused_exactly_when_it_
     for round_number in range(250):
         rng = random.Random(f"{seed}.{round_number}")
         graph = random_graph(rng, rng.randint(3, 18))
-        prepared = prepare(graph, FAKE_TARGET, in_place=rng.random() < 0.7, ops=FAKE_OPS)
+        prepared = prepare(graph, FAKE_TARGET, settings=PlanSettings(in_place=rng.random() < 0.7), ops=FAKE_OPS)
         refused, harmful, said = verdicts(graph, emit(prepared, prepared.problem))
         assert not refused, said
         assert not harmful

@@ -15,12 +15,13 @@ from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
 from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, WORKSPACE_BYTES, GraphMaker, fake_range, vector
 
 
 def plan(graph: Graph, *, in_place: bool = True, target: Target = FAKE_TARGET) -> EntryPlan:
     """Plans and proves."""
-    entry = plan_entry(graph, target, name="e", in_place=in_place, ops=FAKE_OPS)
+    entry = plan_entry(graph, target, name="e", settings=PlanSettings(in_place=in_place), ops=FAKE_OPS)
     check_program(build_program({"e": (graph, entry)}), {"e": graph}, target, ops=FAKE_OPS)
     return entry
 

@@ -22,6 +22,7 @@ from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
 
 TARGET = host_target()
 ROWS, HIDDEN, FFN = 512, 896, 4864
@@ -44,7 +45,7 @@ def choose(graph: Graph, target: Target = TARGET) -> Graph:
 def prove(text: str, *, in_place: bool = True) -> tuple[EntryPlan, ProgramPlan]:
     graph = choose(parse_graph(text))
     verify(graph, target=TARGET)
-    plan = plan_entry(graph, TARGET, name=graph.name, in_place=in_place)
+    plan = plan_entry(graph, TARGET, name=graph.name, settings=PlanSettings(in_place=in_place))
     program = build_program({graph.name: (graph, plan)})
     check_program(program, {graph.name: graph}, TARGET)
     return plan, program

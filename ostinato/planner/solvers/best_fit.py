@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ostinato.planner.problem import Bound, Problem, Solution, lower_bound
+from ostinato.planner.solvers.outcome import NO_LIMITS, Limits, Outcome, Status
 
-__all__ = ["ORDERS", "Fit", "Outcome", "Status", "best_fit"]
+__all__ = ["ORDERS", "Fit", "best_fit"]
 
 WORK_BUDGET = 3_000_000
 """Buffers touched (scanned or indexed) after which no further run is started or finished."""
@@ -29,30 +30,6 @@ class Fit(enum.Enum):
 
     LOWEST = "lowest"
     TIGHTEST = "tightest"
-
-
-class Status(enum.Enum):
-    """What is known of a solution; `OVER_CAPACITY` found none low enough, `INFEASIBLE` means that none exists."""
-
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
-    OVER_CAPACITY = "over_capacity"
-    INFEASIBLE = "infeasible"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A solution (the lowest found, even when over capacity), its bound, and the run that found it, such as "best_fit/size/lowest"."""
-
-    solution: Solution
-    bound: Bound
-    solver: str
-    status: Status
-
-    @property
-    def gap(self) -> float:
-        """height / bound - 1; 0 when both are 0."""
-        return self.solution.height / self.bound.height - 1 if self.bound.height else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +177,9 @@ def _runs(problem: Problem, sections: _Sections) -> Iterator[tuple[str, list[int
             yield f"best_fit/{name}/{fit.value}", order, fit
 
 
-def best_fit(problem: Problem) -> Outcome:
-    """The lowest placement that the portfolio finds; colliding fixed offsets are left to `violations`."""
+def best_fit(problem: Problem, limits: Limits = NO_LIMITS) -> Outcome:
+    """The lowest placement that the portfolio finds; colliding fixed offsets are left to `violations`. Its cost is bounded without `limits`."""
+    del limits
     bound = lower_bound(problem)
     best = Solution((0,) * len(problem.buffers), 0)
     solver = "best_fit/empty"

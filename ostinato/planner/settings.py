@@ -1,0 +1,52 @@
+"""What a caller may choose about a plan; the printed form is part of the plan's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from ostinato.ir.errors import ConfigError
+from ostinato.planner.solvers import SOLVERS, Limits
+
+__all__ = ["DEFAULT_SETTINGS", "ORDERS", "PlanSettings"]
+
+ORDERS = ("search", "program")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How a graph is planned.
+
+    `order`: "search" for an operator order that needs fewer bytes, "program" for the graph's own. `in_place`: results may take a dying operand's bytes.
+    `reuse`: bytes serve one storage after another; without it every storage and workspace has its own, which is for finding faults. `memory_limit`: bytes
+    of arena that the plan must fit in (None: as few as possible, without computing anything twice). `solver` and `limits`: who places the buffers and what
+    that may cost; a limit on nodes keeps the plan the same everywhere.
+
+    Raises `ConfigError` for an unknown order or solver and a negative limit.
+    """
+
+    order: str = "search"
+    in_place: bool = True
+    reuse: bool = True
+    memory_limit: int | None = None
+    solver: str = "best_fit"
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ConfigError(f"order is {self.order!r}", hint=f"use one of {', '.join(ORDERS)}")
+        if self.solver not in SOLVERS:
+            raise ConfigError(f"solver is {self.solver!r}", hint=f"use one of {', '.join(SOLVERS)}")
+        if self.memory_limit is not None and self.memory_limit < 0:
+            raise ConfigError(f"memory_limit is {self.memory_limit} bytes", hint="give 0 or more, or None")
+
+    def printed(self) -> Mapping[str, str]:
+        """The settings that are not the default, by name."""
+        return {
+            spec.name: str(getattr(self, spec.name))
+            for spec in fields(self)
+            if getattr(self, spec.name) != getattr(DEFAULT_SETTINGS, spec.name)
+        }
+
+
+DEFAULT_SETTINGS = PlanSettings()
