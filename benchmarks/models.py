@@ -1,4 +1,4 @@
-"""Random checkpoints of real shapes for the benchmarks, written once into a cache folder.
+"""Random checkpoints of real shapes for the benchmarks, written once into a cache folder, and outlines of them: the shapes without the numbers.
 
 Weights are seeded normal numbers; the shapes are public configurations.
 """
@@ -16,7 +16,7 @@ from ml_dtypes import bfloat16
 
 import ostinato as ost
 
-__all__ = ["CONFIGS", "PACKAGED", "checkpoint", "weight_bytes"]
+__all__ = ["CONFIGS", "PACKAGED", "checkpoint", "outline", "weight_bytes"]
 
 PACKAGED = "smollm2"
 """A real model, from its package: 4-bit weights here, dequantised to fp32 for torch."""
@@ -35,6 +35,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0,
         "max_position_embeddings": 32768,
+        "hidden_act": "silu",
+    },
+    "D": {  # DeepSeek-R1-Distill-Qwen-1.5B
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "intermediate_size": 8960,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 131072,
+        "hidden_act": "silu",
+    },
+    "L": {  # Llama-3.1-8B, its rotary scaling apart
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 8192,
         "hidden_act": "silu",
     },
     "S": {  # a "stories" size Llama
@@ -70,11 +100,7 @@ def checkpoint(name: str, dtype: str) -> str:
     if (folder / "model.safetensors").exists():
         return str(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config = CONFIGS[name] | {
-        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+    config = _config(name, dtype)
     rng = np.random.default_rng(0)
     tensors = {}
     for tensor, shape in _shapes(config).items():
@@ -90,6 +116,30 @@ def checkpoint(name: str, dtype: str) -> str:
     return str(folder)
 
 
+def outline(name: str, dtype: str, folder: Path) -> str:
+    """Writes a checkpoint of the right shapes whose payload is a hole in the file, and returns `folder`: to trace and to plan, never to compute."""
+    config, element = _config(name, dtype), {"f32": 4, "bf16": 2}[dtype]
+    header: dict[str, Any] = {}
+    end = 0
+    for tensor, shape in _shapes(config).items():
+        begin, end = end, end + int(np.prod(shape)) * element
+        header[tensor] = {"dtype": dtype.upper(), "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return str(folder)
+
+
+def _config(name: str, dtype: str) -> dict[str, Any]:
+    return CONFIGS[name] | {
+        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
 def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     width = hidden // config["num_attention_heads"]
@@ -98,6 +148,8 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         "model.embed_tokens.weight": (config["vocab_size"], hidden),
         "model.norm.weight": (hidden,),
     }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         for name, rows in (("q", hidden), ("k", kv), ("v", kv)):

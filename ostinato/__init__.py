@@ -134,7 +134,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("ostinato")
+        return import_module("ostinato.ir.version").VERSION
     if name in _HOME:
         try:
             home = import_module(_HOME[name])

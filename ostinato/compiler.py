@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from ostinato.backend_hip.device import open_named
@@ -16,8 +17,9 @@ from ostinato.backend_hip.target import host_target
 from ostinato.frontend.embed import trace_embed
 from ostinato.frontend.model import CacheShape, Model, load, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
-from ostinato.ir.checks import instance, integer
-from ostinato.ir.errors import ConfigError, NotYetAvailable, ShapeError
+from ostinato.ir.checks import byte_count, instance, integer
+from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
+from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
@@ -25,10 +27,13 @@ from ostinato.passes.base import Decision
 from ostinato.passes.pipeline import PipelineOptions, settled_options
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.planner.check import check_program
-from ostinato.planner.lower import plan_entry
-from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program
+from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.planner.plan_text import print_program
+from ostinato.planner.problem import Problem
 from ostinato.planner.program import build_program
-from ostinato.planner.settings import DEFAULT_SETTINGS, PlanSettings
+from ostinato.planner.recompute.fit import fit_entry
+from ostinato.planner.saved import Purpose, program_to_json, read_plan
+from ostinato.planner.settings import DEFAULT_SETTINGS, GUARD_BYTES, PlanSettings
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable, load_program
@@ -43,9 +48,11 @@ __all__ = [
     "Traced",
     "compile",
     "compile_encoder",
+    "load_text_plan",
     "load_text_program",
     "open_device",
     "open_model",
+    "plan_settings",
     "plan_text_program",
     "positions_of",
     "trace",
@@ -54,10 +61,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A program of one planned entry, with the graph it came from."""
+    """A program of one planned entry, with the lowered graph it came from and the graph it is the plan of (the same one, but for recomputation)."""
 
     model: Model
     lowered: Lowered
+    graph: Graph
     program: ProgramPlan
 
     def __str__(self) -> str:
@@ -74,15 +82,25 @@ class Planned:
 
     def check(self) -> None:
         """Runs the independent checker; raises `PlanError` listing every violation."""
-        check_program(self.program, {self.lowered.name: self.lowered.graph}, self.lowered.target)
+        name, lowered = self.lowered.name, self.lowered
+        check_program(self.program, {name: self.graph}, lowered.target, sources={name: lowered.graph})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, for `Lowered.load_plan`. Raises `ConfigError` for a place that cannot be written."""
+        write_text(Path(path), program_to_json(self.program, {self.lowered.name: self.graph}))
+
+    def problem(self, device: str | None = None) -> Problem:
+        """The placement problem that this plan solves, of the arena of the entry's own device or of another one that the plan names."""
+        return self.plan.problem(device)
 
     def load(self, device: Device | str = "auto", mode: str = "auto") -> Executable:
         """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for plan, device, mode and weights."""
         chosen, reason = resolve_mode(mode, "report")
         opened = open_device(device)
         self.check()
-        graphs, source = {self.lowered.name: self.lowered.graph}, CheckpointSource(self.model.checkpoint)
-        program = Program(self.program, graphs, self.lowered.target, source)
+        graphs, source = {self.lowered.name: self.graph}, CheckpointSource(self.model.checkpoint)
+        sources = {self.lowered.name: self.lowered.graph}
+        program = Program(self.program, graphs, self.lowered.target, source, sources)
         return load_program(program, opened, mode=chosen, reason=reason, kind=Executable)
 
 
@@ -111,18 +129,34 @@ class Lowered:
         """Chosen row and rejected candidates by node name."""
         return self.report.decisions
 
-    def plan_entry(self, settings: PlanSettings = DEFAULT_SETTINGS) -> EntryPlan:
-        """The plan of this graph alone, not yet part of a program."""
+    def fit_entry(self, settings: PlanSettings = DEFAULT_SETTINGS) -> tuple[Graph, EntryPlan]:
+        """The plan of this graph alone, not yet part of a program, and the graph it is the plan of: with clones where a limit of memory asks for them."""
         options = self.report.options
-        return plan_entry(self.graph, self.target, name=self.name, dims=self.dims, options=options, settings=settings)
+        return fit_entry(self.graph, self.target, name=self.name, dims=self.dims, options=options, settings=settings)
 
-    def plan(self, memory_limit: int | None = None) -> Planned:
-        """Plans the bytes. `memory_limit` needs recomputation, which this version does not have: `NotYetAvailable`."""
-        if memory_limit is not None:
-            raise NotYetAvailable(
-                "memory_limit needs recomputation, which this version does not have", hint="leave memory_limit out"
-            )
-        return Planned(self.model, self, build_program({self.name: (self.graph, self.plan_entry())}))
+    def plan(self, memory_limit: int | str | None = None) -> Planned:
+        """Plans the bytes. `memory_limit` is the most that the arena may take, in bytes or as a text like "512M": what does not fit is computed again.
+
+        Raises `CapacityError` for a limit that no plan found keeps, saying how many bytes are missing and who lives at the peak.
+        """
+        graph, plan = self.fit_entry(plan_settings(memory_limit))
+        return Planned(self.model, self, graph, build_program({self.name: (graph, plan)}))
+
+    def load_plan(self, path: str | os.PathLike[str], memory_limit: int | str | None = None) -> Planned:
+        """The plan that `Planned.save` wrote of what `plan` makes with the same limit, proven for this graph; no planning happens.
+
+        Raises `StaleArtifact` that lists every difference for a plan of another graph, target, bucket, library or other options (the limit among them),
+        `PlanError` for a file that is damaged or no plan and for a plan that is not proven, `ConfigError` for a file that cannot be read.
+        """
+        purpose = self.purpose(plan_settings(memory_limit))
+        saved = read_plan(read_text(Path(path)), self.target, {self.name: purpose})
+        planned = Planned(self.model, self, saved.graphs.get(self.name, self.graph), saved.plan)
+        planned.check()
+        return planned
+
+    def purpose(self, settings: PlanSettings = DEFAULT_SETTINGS) -> Purpose:
+        """What a plan of this graph must be for."""
+        return Purpose(self.graph, self.dims, {**self.report.options, **settings.printed()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +229,65 @@ def trace(
     return Traced(opened, graph, opened.precision(precision))
 
 
-def plan_text_program(
+def lower_text_program(
     traced: Traced, buckets: Mapping[str, Mapping[str, int]], options: PipelineOptions | None = None
-) -> Program:
-    """Lowers, plans and checks a packed graph for each bucket (entry name -> dims) over shared regions."""
+) -> dict[str, Lowered]:
+    """Lowers a packed graph for each bucket (entry name -> dims)."""
     target = host_target()
-    lowered = {name: traced.lower(target, dims=dims, name=name, options=options) for name, dims in buckets.items()}
-    plan = build_program({name: (item.graph, item.plan_entry()) for name, item in lowered.items()})
-    graphs = {name: item.graph for name, item in lowered.items()}
-    check_program(plan, graphs, target)
-    return Program(plan, graphs, target, CheckpointSource(traced.model.checkpoint))
+    return {name: traced.lower(target, dims=dims, name=name, options=options) for name, dims in buckets.items()}
+
+
+def plan_settings(memory_limit: int | str | None, reuse: bool = True, mode: str = "auto") -> PlanSettings:
+    """The default settings with a limit of memory, where there is one (bytes, or a text like "512M"), without reuse of bytes where that is asked for, and with
+    guards for the guarded mode. Raises `ConfigError` for anything else."""
+    limit = None if memory_limit is None else byte_count(memory_limit, "memory_limit")
+    reused = instance(reuse, bool, "reuse") is not False
+    return replace(DEFAULT_SETTINGS, memory_limit=limit, reuse=reused, guard=GUARD_BYTES if mode == "guarded" else 0)
+
+
+def plan_text_program(
+    traced: Traced,
+    buckets: Mapping[str, Mapping[str, int]],
+    options: PipelineOptions | None = None,
+    settings: PlanSettings = DEFAULT_SETTINGS,
+) -> Program:
+    """Lowers, plans and checks a packed graph for each bucket (entry name -> dims) over shared regions; a limit of memory is one of their arena."""
+    lowered = lower_text_program(traced, buckets, options)
+    fitted: dict[str, tuple[Graph, EntryPlan]] = {}
+    short: list[CapacityError] = []
+    for name, item in lowered.items():
+        try:
+            fitted[name] = item.fit_entry(settings)
+        except CapacityError as error:
+            short.append(error)
+    if len(short) > 1:
+        raise CapacityError("\n".join(f"{error.node}: {error.message}" for error in short), hint=short[0].hint)
+    if short:
+        raise short[0]
+    return _proven(build_program(fitted), {name: graph for name, (graph, _) in fitted.items()}, traced, lowered)
+
+
+def load_text_plan(
+    path: str | os.PathLike[str],
+    traced: Traced,
+    buckets: Mapping[str, Mapping[str, int]],
+    options: PipelineOptions | None = None,
+    settings: PlanSettings = DEFAULT_SETTINGS,
+) -> Program:
+    """`plan_text_program` with a plan that was saved: lowers, reads and checks. Raises what `Lowered.load_plan` raises."""
+    lowered = lower_text_program(traced, buckets, options)
+    purposes = {name: item.purpose(settings) for name, item in lowered.items()}
+    saved = read_plan(read_text(Path(path)), host_target(), purposes)
+    return _proven(saved.plan, saved.graphs, traced, lowered)
+
+
+def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], traced: Traced, lowered: Mapping[str, Lowered]) -> Program:
+    """The program of a plan, checked; `graphs` are at least those of entries that recompute values."""
+    sources = {name: item.graph for name, item in lowered.items()}
+    planned = {**sources, **graphs}
+    target = next((item.target for item in lowered.values()), host_target())
+    check_program(plan, planned, target, sources=sources)
+    return Program(plan, planned, target, CheckpointSource(traced.model.checkpoint), sources)
 
 
 def compile(  # noqa: A001 - the design's public name
@@ -216,6 +299,8 @@ def compile(  # noqa: A001 - the design's public name
     logits: str = "last",
     precision: str = "auto",
     context: int | None = None,
+    memory_limit: int | str | None = None,
+    reuse: bool = True,
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
@@ -226,19 +311,22 @@ def compile(  # noqa: A001 - the design's public name
     """Compiles a model for buckets of B sequences times T tokens (one sequence of 128 or 512 by default); the result is callable on token ids.
 
     `context` is how many positions a sequence can hold (2048 or the largest T by default, as far as the model allows); longer prompts than T are chunked.
-    `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`.
-    `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`.
+    `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`. "guarded"
+    watches every byte of activations and raises `BackendError` for a kernel that leaves its own. `reuse=False` gives every activation bytes of its own.
+    `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`. `memory_limit` is the most that the
+    arena may take, in bytes or as a text like "512M": values that do not fit are computed again.
 
     Raises what `trace` and `Traced.lower` raise; `ConfigError` for buckets, context, mode, device, threads or isa that cannot be used; `DeviceUnavailable` for
     a device that is not here; `NotYetAvailable` for a fallback with `on_fallback="raise"`; `PlanError` for a plan that is not proven; `CapacityError` when
-    memory is short.
+    memory is short, or no plan keeps to `memory_limit`.
     """
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = bucket_entries("prefill", batches, lengths)
-    program = plan_text_program(traced, entries, settled_options(None, traced.precision, levels, disable))
+    options = settled_options(None, traced.precision, levels, disable)
+    program = plan_text_program(traced, entries, options, plan_settings(memory_limit, reuse, mode))
     return load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
 
 
@@ -249,6 +337,8 @@ def compile_encoder(
     device: str | Device = "auto",
     mode: str = "auto",
     precision: str = "auto",
+    memory_limit: int | str | None = None,
+    reuse: bool = True,
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
@@ -264,7 +354,8 @@ def compile_encoder(
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
     options = settled_options(None, traced.precision, levels, disable)
-    program = plan_text_program(traced, bucket_entries("embed", batches, lengths), options)
+    entries = bucket_entries("embed", batches, lengths)
+    program = plan_text_program(traced, entries, options, plan_settings(memory_limit, reuse, mode))
     return load_text_program(program, device, mode, threads, isa, on_fallback, progress, EmbedExecutable)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import load_text_program, open_model, plan_text_program, trace
+from ostinato.compiler import load_text_program, open_model, plan_settings, plan_text_program, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -30,7 +30,8 @@ class Embedder:
     """An encoder with its tokenizer and its pooling.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `max_seq_length` is where texts are cut, in tokens, special
-    ones included: by default what the checkpoint says, never more than the model has positions.
+    ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `memory_limit` and `reuse` are those of
+    `ostinato.compile_encoder`.
     Raises the errors of `ostinato.load` and `ostinato.compile_encoder`.
     """
 
@@ -42,6 +43,8 @@ class Embedder:
         device: str | Device = "auto",
         mode: str = "auto",
         precision: str = "auto",
+        memory_limit: int | str | None = None,
+        reuse: bool = True,
         threads: int = 0,
         isa: str = "auto",
         on_fallback: str = "report",
@@ -56,7 +59,7 @@ class Embedder:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
         traced = trace(self.model, "embed", precision=precision)
         dims = {"N": max(STEP_TOKENS, self.max_seq_length), "R": STEP_TEXTS}
-        program = plan_text_program(traced, {"embed": dims})
+        program = plan_text_program(traced, {"embed": dims}, settings=plan_settings(memory_limit, reuse, mode))
         self.executable: EmbedExecutable = load_text_program(
             program, device, mode, threads, isa, on_fallback, progress, EmbedExecutable
         )

@@ -12,7 +12,7 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import load_text_program, open_model, plan_text_program, positions_of, trace
+from ostinato.compiler import load_text_program, open_model, plan_settings, plan_text_program, positions_of, trace
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -39,6 +39,8 @@ class LLM:
     """A decoder compiled for up to `max_num_seqs` sequences of up to `context` positions.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
+    `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode` and `reuse` are
+    those of `ostinato.compile`.
     With `enable_prefix_caching` a prompt that begins like an earlier one (and its answer) only computes the rest; results do not depend on it.
     Where no sampling parameters are given, those that the model's authors recommend hold (`default_sampling_params`).
     Raises the errors of `ostinato.load` and `ostinato.compile`.
@@ -50,6 +52,8 @@ class LLM:
         *,
         max_num_seqs: int = 8,
         context: int | None = None,
+        memory_limit: int | str | None = None,
+        reuse: bool = True,
         enable_prefix_caching: bool = True,
         device: str | Device = "auto",
         mode: str = "auto",
@@ -70,7 +74,7 @@ class LLM:
             f"prefill[N={tokens},R={max_num_seqs}]": {"N": tokens, "R": max_num_seqs},
             f"decode[R={max_num_seqs}]": {"N": max_num_seqs, "R": max_num_seqs},
         }
-        program = plan_text_program(traced, buckets)
+        program = plan_text_program(traced, buckets, settings=plan_settings(memory_limit, reuse, mode))
         self.executable = load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)

@@ -16,7 +16,18 @@ from pathlib import Path
 import numpy as np
 
 from ostinato.ir.errors import LifecycleError, OstinatoError, ShapeError
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value, trimmed
+from ostinato.ir.graph import (
+    UPPER_BOUND_HINT,
+    Attributes,
+    Graph,
+    GraphInput,
+    Location,
+    Node,
+    Role,
+    Value,
+    trimmed,
+    unbounded_dims,
+)
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType, Extent, TensorType
@@ -165,6 +176,13 @@ class GraphBuilder:
     def _add_input(self, item: GraphInput) -> Tensor:
         self._check_open()
         name = item.value.name
+        if unbounded := unbounded_dims(item.value.type):
+            raise ShapeError(
+                f"dimension {', '.join(unbounded)} of {item.role.value} {item.value.type} has no upper bound\n"
+                f"  at {_user_location()}",
+                node=name,
+                hint=UPPER_BOUND_HINT,
+            )
         if name in self._inputs:
             raise LifecycleError("this input was already declared", node=name, hint="give each input a name of its own")
         self._taken.setdefault(name, 0)

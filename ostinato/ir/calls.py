@@ -12,7 +12,7 @@ from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE
+from ostinato.ir.step import WORKSPACE, Launch
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.views import StorageView, call_site, extent_input
 
@@ -29,6 +29,7 @@ class NodeCall:
     kernel: str
     params: tuple[int | float, ...]
     workspace: int
+    launch: Launch | None
 
 
 def node_call(
@@ -37,7 +38,7 @@ def node_call(
     """The call of `node` by `row`. Raises `PlanError` for a row that names operands which its operator does not have."""
     site = call_site(graph, node, views, ops=ops)
     operands = kernel_operands(node, ops[node.op], row, extent_input(graph, node, ops=ops))
-    return NodeCall(row, site, operands, row.kernel(site), row.params(site), row.workspace(site))
+    return NodeCall(row, site, operands, row.kernel(site), row.params(site), row.workspace(site), row.launch_of(site))
 
 
 def kernel_operands(node: Node, opdef: OpDef, row: Impl, count: str | None) -> tuple[str | None, ...]:

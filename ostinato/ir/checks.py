@@ -1,20 +1,25 @@
 """Checks of plain values that users hand over: numbers and names of options, which Python does not type.
 
-Integers may be numpy's; they come back as plain ones, since plans and kernels take nothing else. Nothing is rounded, parsed from text or taken from a bool.
+Integers may be numpy's; they come back as plain ones, since plans and kernels take nothing else. Nothing is rounded, parsed from text (but for `byte_count`) or
+taken from a bool.
 Whatever is handed over, the message can be written: a value without a text of its own is told by its type.
 """
 
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import TypeVar
 
 from ostinato.ir.errors import ConfigError, OstinatoError
 
-__all__ = ["boolean", "instance", "integer", "integers", "is_integer", "real", "shown"]
+__all__ = ["boolean", "byte_count", "instance", "integer", "integers", "is_integer", "real", "shown"]
 
 _T = TypeVar("_T")
+
+_BYTE_COUNT = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 
 _WIDEST = 128
 """Bits of the largest integer that is one: addresses, sizes and seeds have 64, and products of sizes still have a text."""
@@ -68,6 +73,23 @@ def integer(
     if (low is not None and number < low) or (high is not None and number > high):
         raise error(f"{what} is {number}, expected {bounds}")
     return int(number)
+
+
+def byte_count(value: object, what: str) -> int:
+    """A number of bytes: an integer, or a text such as "512M", "1.5 GiB" or "100 kB" (K, M, G, T and KiB, ... are powers of 1024, kB, ... of 1000).
+
+    Part of a byte is left out. Raises `ConfigError`, naming `what`, for anything else.
+    """
+    if not isinstance(value, str):
+        return integer(value, what, low=0)
+    found = _BYTE_COUNT.fullmatch(value.strip())
+    if found is None:
+        raise ConfigError(
+            f"{what} is {shown(value)}, expected a number of bytes", hint='for example "512M" or "1.5GiB"'
+        )
+    number, letter, unit = found.groups()
+    base = 1000 if unit in ("b", "B") else 1024
+    return int(Decimal(number) * base ** " kmgt".index((letter or " ").lower()))
 
 
 def integers(

@@ -178,4 +178,12 @@ class AddressChanged(OstinatoError, RuntimeError):
 
 
 class StaleArtifact(OstinatoError, RuntimeError):
+    """Something saved that was made for another graph, target, library or other options; `differences` lists every one, and the text shows them."""
+
     code = "stale_artifact"
+
+    def __init__(
+        self, message: str, *, differences: tuple[str, ...] = (), node: str | None = None, hint: str | None = None
+    ) -> None:
+        self.differences = differences
+        super().__init__("\n  ".join((message, *differences)), node=node, hint=hint)

@@ -21,7 +21,18 @@ from ostinato.ir.opdef import Attr
 from ostinato.ir.types import Array, Dim, TensorType
 from ostinato.ir.weights import WeightPart
 
-__all__ = ["Attributes", "Graph", "GraphInput", "Location", "Node", "Role", "Value", "trimmed"]
+__all__ = [
+    "UPPER_BOUND_HINT",
+    "Attributes",
+    "Graph",
+    "GraphInput",
+    "Location",
+    "Node",
+    "Role",
+    "Value",
+    "trimmed",
+    "unbounded_dims",
+]
 
 
 _T = TypeVar("_T")
@@ -114,6 +125,14 @@ class Node:
         return self.results[0].name
 
 
+UPPER_BOUND_HINT = "give every dimension the largest extent that it may have: memory is planned for that"
+
+
+def unbounded_dims(tensor: TensorType) -> tuple[str, ...]:
+    """Names of a type's dimensions that have no upper bound."""
+    return tuple(extent.name for extent in tensor.shape if isinstance(extent, Dim) and extent.high is None)
+
+
 def trimmed(operands: Iterable[_T | None]) -> tuple[_T | None, ...]:
     """Operands without absent ones at the end: how a node stores them."""
     kept = list(operands)
@@ -201,6 +220,20 @@ class Graph:
                     raise ShapeError(f"dimension {extent.name} appears with different bounds")
         return tuple(found.values())
 
+    @cached_property
+    def unbounded(self) -> tuple[str, ...]:
+        """Dimensions without an upper bound, each with the value that has it first and the user's line where one is known."""
+        found: dict[str, str] = {}
+        for item in self.inputs:
+            for dim in unbounded_dims(item.value.type):
+                found.setdefault(dim, f"dimension {dim} of {item.role.value} %{item.value.name}")
+        for node in self.nodes:
+            for value in node.results:
+                for dim in unbounded_dims(value.type):
+                    at = f" ({node.location})" if node.location is not None else ""
+                    found.setdefault(dim, f"dimension {dim} of %{value.name}{at}")
+        return tuple(found.values())
+
     def with_role(self, role: Role) -> tuple[GraphInput, ...]:
         return tuple(item for item in self.inputs if item.role is role)
 
@@ -208,7 +241,9 @@ class Graph:
         return tuple(None if name is None else self.types[name] for name in node.operands)
 
     def bind(self, dims: Mapping[str, int]) -> Graph:
-        """The graph with its symbolic dimensions replaced; raises `ShapeError` for a missing, unknown or out-of-bounds one."""
+        """The graph with its symbolic dimensions replaced; raises `ShapeError` for a missing, unknown, out-of-bounds or unbounded one."""
+        if self.unbounded:
+            raise ShapeError(f"{'; '.join(self.unbounded)}: no upper bound", hint=UPPER_BOUND_HINT)
         known = {dim.name for dim in self.dims}
         dims = {name: integer(value, f"dimension {name}", error=ShapeError) for name, value in dims.items()}
         if unknown := sorted(set(dims) - known):

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ostinato.ir.errors import OstinatoError, TextError
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role
+from ostinato.ir.graph import UPPER_BOUND_HINT, Attributes, Graph, GraphInput, Location, Node, Role
 from ostinato.ir.opdef import Attr
 from ostinato.ir.scan import NAME, WORD, Cursor
 from ostinato.ir.types import Array, Dim, TensorType
@@ -124,6 +124,8 @@ def _dim(cursor: Cursor) -> None:
     cursor.need("[")
     low = cursor.integer()
     cursor.need(",")
+    if cursor.take("_"):
+        raise cursor.error(f"dimension {name} has no upper bound", at=start, hint=UPPER_BOUND_HINT)
     high = cursor.integer()
     cursor.need("]")
     try:

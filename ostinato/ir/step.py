@@ -8,6 +8,7 @@ before it waits. The form of a sync edge is the executor's choice. Steps are dat
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
 
@@ -19,10 +20,12 @@ __all__ = [
     "RESERVED_KINDS",
     "WORKSPACE",
     "ByteRange",
+    "Launch",
     "Region",
     "Step",
     "StepKind",
     "StepOperand",
+    "device_class",
     "is_device_name",
 ]
 
@@ -57,6 +60,11 @@ _DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]*:[0-9]+")
 def is_device_name(text: str) -> bool:
     """Whether the text names one device: a class of devices and a number, such as "host:0"."""
     return _DEVICE_NAME.fullmatch(text) is not None
+
+
+def device_class(name: str) -> str:
+    """The class of a named device: "host" of "host:0". Implementation rows are the same for all devices of a class."""
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +121,36 @@ class StepOperand:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """The shape of a launch on a GPU: blocks of the grid and threads of a block (x, y, z), and bytes of dynamic shared memory of a block.
+
+    Prints as "4x1x1*256" (blocks, then threads), with "+16384" for the shared bytes. Raises `PlanError` for an extent below 1 or negative bytes.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+
+    def __post_init__(self) -> None:
+        if min(*self.grid, *self.block) < 1 or self.shared < 0:
+            raise PlanError(f"expected extents of 1 or more and no negative bytes, found {self!r}")
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return math.prod(self.block)
+
+    def __str__(self) -> str:
+        shared = f"+{self.shared}" if self.shared else ""
+        return f"{'x'.join(map(str, self.grid))}*{self.threads}{shared}"
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of a plan. `operands` follow the kernel's order; None marks an absent optional operand.
 
     Operands lie on the step's `device`, but for those of `MOVES`, which carry bytes between devices.
+    `launch` is the shape of a launch on a GPU, None elsewhere.
     `waits` and `signals` are event numbers; `node_count` is the number of graph nodes a capture of this step records.
     `units`, `workers` and `cache_policy` are reserved for tile-level programs.
     """
@@ -127,6 +161,7 @@ class Step:
     kernel: str
     operands: tuple[StepOperand | None, ...]
     params: tuple[int | float, ...] = ()
+    launch: Launch | None = None
     lane: int = 0
     waits: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()

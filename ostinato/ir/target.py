@@ -7,11 +7,13 @@ backend. A row reads its operands through a `CallSite`, never the graph.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Node
+from ostinato.ir.step import Launch
 from ostinato.ir.types import TensorType
 
 __all__ = ["NATURAL", "CallSite", "Impl", "Level", "Target"]
@@ -95,7 +97,8 @@ class Impl:
     none), "workspace", or "-" (always absent). `accepts` returns None or the reason for refusing. `layouts` maps names of operands and results to every
     layout they may have, the preferred one first (`NATURAL` may be among them); a name that is not listed has its natural layout. `result_layout` is a
     layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
-    `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use.
+    `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use. `launch` is the shape of the launch, a
+    pure function of the site too; a row of the host has none.
     """
 
     op: str
@@ -110,6 +113,7 @@ class Impl:
     result_layout: Callable[[CallSite], str | None] = _no_layout
     workspace: Callable[[CallSite], int] = _no_workspace
     in_place: tuple[tuple[str, str], ...] = ()
+    launch: Callable[[CallSite], Launch] | None = None
     strided: frozenset[str] = frozenset()
     """Operands that may be strided views; all others must be contiguous."""
     priority: int = 0
@@ -118,9 +122,20 @@ class Impl:
     def identity(self) -> str:
         return f"{self.op}@{self.name}"
 
+    def launch_of(self, site: CallSite) -> Launch | None:
+        """The shape of the launch at a site, None for a row that has none."""
+        return None if self.launch is None else self.launch(site)
+
     def layouts_of(self, name: str) -> tuple[str, ...]:
         """The layouts that an operand or result may have, the preferred one first."""
         return next((layouts for key, layouts in self.layouts if key == name), (NATURAL,))
+
+
+def _row_text(value: object) -> str:
+    """A field of a row as text that is the same in every process."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return repr(sorted(value)) if isinstance(value, frozenset) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,12 @@ class Target:
     rows: tuple[Impl, ...]
     device: str
     alignment: int = 256
+
+    @property
+    def rows_hash(self) -> str:
+        """Hexadecimal sha256 over the rows in their order: all that they say as data, and the names of the functions that say the rest."""
+        texts = (f"{spec.name}={_row_text(getattr(row, spec.name))}" for row in self.rows for spec in fields(row))
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
     def rows_for(self, op: str) -> tuple[Impl, ...]:
         return tuple(row for row in self.rows if row.op == op)

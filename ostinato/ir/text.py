@@ -26,7 +26,7 @@ import re
 from typing import Final
 
 from ostinato.ir.errors import TextError
-from ostinato.ir.graph import Graph, GraphInput, Node
+from ostinato.ir.graph import UPPER_BOUND_HINT, Graph, GraphInput, Node
 from ostinato.ir.opdef import Attr
 from ostinato.ir.parse import parse_graph
 from ostinato.ir.scan import ESCAPES, NAME, WORD
@@ -51,7 +51,9 @@ _ESCAPE_OF = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
 
 def print_graph(graph: Graph) -> str:
     """The text of a graph, ending in a newline. Raises `TextError` for what the grammar cannot say, `ShapeError` for a dimension with two sets of bounds."""
-    dims = ", ".join(f"{dim.name} in [{dim.low}, {dim.high}]" for dim in graph.dims)
+    if graph.unbounded:
+        raise TextError(f"{'; '.join(graph.unbounded)}: no upper bound", hint=UPPER_BOUND_HINT)
+    dims = ", ".join(f"{dim.name} in {dim.bounds}" for dim in graph.dims)
     lines = [f"graph @{format_name(graph.name)}{f'(dims {dims})' if dims else ''} {{"]
     lines += [f"  {format_input(item)}" for item in graph.inputs]
     lines += [f"  {format_extent(axis, name)}" for axis, name in graph.extents]

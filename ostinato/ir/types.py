@@ -172,17 +172,25 @@ _FROM_NUMPY = {dtype: ours for ours, dtype in _NUMPY.items()}
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A symbolic dimension: bound to an integer in [low, high] for each bucket before planning."""
+    """A symbolic dimension: bound to an integer in [low, high] for each bucket before planning.
+
+    `high` None says that no upper bound is known. Memory cannot be planned for such a dimension: every stage refuses it by name.
+    """
 
     name: str
     low: int
-    high: int
+    high: int | None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ShapeError(f"dimension name {self.name!r} is not an identifier")
-        if not 0 <= self.low <= self.high:
-            raise ShapeError(f"dimension {self.name} has bounds [{self.low}, {self.high}]", hint="0 <= low <= high")
+        if not 0 <= self.low <= (self.low if self.high is None else self.high):
+            raise ShapeError(f"dimension {self.name} has bounds {self.bounds}", hint="0 <= low <= high")
+
+    @property
+    def bounds(self) -> str:
+        """The bounds as text: "[1, 512]", or "[1, _]" where there is no upper one."""
+        return f"[{self.low}, {'_' if self.high is None else self.high}]"
 
     def __str__(self) -> str:
         return self.name
@@ -329,8 +337,8 @@ class TensorType:
         for extent in self.shape:
             if isinstance(extent, Dim) and extent.name in dims:
                 value = dims[extent.name]
-                if not extent.low <= value <= extent.high:
-                    raise ShapeError(f"dimension {extent.name} = {value} is outside [{extent.low}, {extent.high}]")
+                if value < extent.low or (extent.high is not None and value > extent.high):
+                    raise ShapeError(f"dimension {extent.name} = {value} is outside {extent.bounds}")
                 shape.append(value)
             else:
                 shape.append(extent)

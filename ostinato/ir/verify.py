@@ -19,7 +19,7 @@ V16  Parts stand on weights and parameters and cover their rows exactly, with a 
 V17  Constants, and nothing else, carry data; they match the type.
 V18  Layouts are possible: packed ones on two-dimensional weights, permuted ones on plain dtypes, a view result in its logical order.
 V19  Block dtypes stand on weights only, with whole blocks along the last axis.
-V20  A dimension has one pair of bounds; from phase `bound` on nothing is symbolic.
+V20  A dimension has one pair of bounds, an upper one among them; from phase `bound` on nothing is symbolic.
 V21  From phase `laid_out` on every value has a layout.
 V22  From phase `selected` on every node but a view names an implementation; a view never does.
 V23  The named implementation is a row of the target, and the row takes the node's operands as they lie.
@@ -43,7 +43,7 @@ from ostinato.ir.errors import (
     VerificationError,
     Violation,
 )
-from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.graph import UPPER_BOUND_HINT, Graph, Node, Role
 from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
@@ -154,10 +154,12 @@ class _Walk:
                 continue
             known = self.dims.setdefault(dim.name, dim)
             if known != dim:
-                expected, found = f"[{known.low}, {known.high}]", f"[{dim.low}, {dim.high}]"
                 hint = "a dimension is declared once"
                 message = f"dimension {dim.name} of %{name} has other bounds"
-                self.out.report("V20", statement, message, expected, found, hint)
+                self.out.report("V20", statement, message, known.bounds, dim.bounds, hint)
+            elif dim.high is None:
+                message = f"dimension {dim.name} of %{name} has no upper bound"
+                self.out.report("V20", statement, message, "two bounds", dim.bounds, UPPER_BOUND_HINT)
             elif self.level >= _BOUND:
                 message = f"dimension {dim.name} of %{name} is not bound"
                 self.out.report("V20", statement, message, "integers", str(tensor), "bind the graph to a bucket")

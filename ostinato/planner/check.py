@@ -1,10 +1,12 @@
 """The proof: an independent replay of a plan against its graph and the operator facts.
 
 It shares nothing with the planner but the plan format and reads no stated lifetime. From the graph, the operator table and the target's rows it works out
-anew what every step must be; then it walks the steps with a map `byte range -> value` for every region (kept by `replay.py`, which is the checker's own):
+anew what every step must be (`expected.py`); then it walks the steps with a map `byte range -> value` for every region (`replay.py`; these files are the
+checker's own):
 
+- the graph is the one that the plan was made from, or that one with pure clones of its nodes (`check_clones.py`);
 - the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
-- operands lie on the device of their step, but for those of copies and collectives, which carry bytes from one to another;
+- a launch runs on a device of the class its row is for, with operands on that device; a copy runs where it writes and may read another device;
 - each read finds its own value, whole; what it claims to be early was not written in this run;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
 - outside the arena only outputs (in `io`) and must-alias updates (in `state`) are written; inputs are bound apart from outputs;
@@ -22,13 +24,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ostinato.ir.errors import OstinatoError, PlanError
-from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.graph import Graph, Role
 from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import MOVES, WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
+from ostinato.ir.step import (
+    MOVES,
+    WORKSPACE,
+    ByteRange,
+    Region,
+    Step,
+    StepKind,
+    StepOperand,
+    device_class,
+    is_device_name,
+)
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.text import graph_hash
-from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input, row_refusal
+from ostinato.ir.views import ViewTable, call_site, row_refusal
+from ostinato.planner.check_clones import clone_problems
+from ostinato.planner.expected import Use, facts_of, uses_of
 from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems, workspace_of
 from ostinato.planner.replay import Clocks, Memory
 
@@ -37,11 +51,12 @@ __all__ = ["CheckReport", "check_entry", "check_program"]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was proven of one entry: steps replayed, their lanes, operand reads and writes followed and the bytes these cover."""
+    """What was proven of one entry: steps replayed, clones among them, lanes, operand reads and writes followed and the bytes these cover."""
 
     entry: str
     graph_hash: str
     steps: int
+    clones: int
     lanes: int
     reads: int
     writes: int
@@ -49,18 +64,35 @@ class CheckReport:
 
 
 def check_entry(
-    graph: Graph, entry: EntryPlan, program: ProgramPlan, target: Target, *, ops: Mapping[str, OpDef] = OP
+    graph: Graph,
+    entry: EntryPlan,
+    program: ProgramPlan,
+    target: Target,
+    *,
+    source: Graph | None = None,
+    ops: Mapping[str, OpDef] = OP,
 ) -> CheckReport:
-    """Proves one entry over the program's regions; raises `PlanError` that lists every violation."""
-    checker = _EntryChecker(graph, entry, program, target, ops)
+    """Proves one entry over the program's regions; raises `PlanError` that lists every violation.
+
+    `source` is the graph before recomputation, needed where the plan has clones.
+    """
+    checker = _EntryChecker(graph, source, entry, program, target, ops)
     _raise(entry.name, [*program.table_problems(target.alignment), *checker.run()])
     return checker.report()
 
 
 def check_program(
-    program: ProgramPlan, graphs: Mapping[str, Graph], target: Target, *, ops: Mapping[str, OpDef] = OP
+    program: ProgramPlan,
+    graphs: Mapping[str, Graph],
+    target: Target,
+    *,
+    sources: Mapping[str, Graph] | None = None,
+    ops: Mapping[str, OpDef] = OP,
 ) -> dict[str, CheckReport]:
-    """Proves every entry of a program against the graph of the same name; raises `PlanError` that lists every violation."""
+    """Proves every entry of a program against the graph of the same name; raises `PlanError` that lists every violation.
+
+    `sources` has the graphs before recomputation by entry; those whose plan has clones need one.
+    """
     problems = program.table_problems(target.alignment)
     if set(program.entries) != set(graphs):
         problems.append(f"the plan has entries {sorted(program.entries)}, the graphs are {sorted(graphs)}")
@@ -69,7 +101,7 @@ def check_program(
         if entry.name != name:
             problems.append(f"entry {name} calls itself {entry.name}")
         if name in graphs:
-            checker = _EntryChecker(graphs[name], entry, program, target, ops)
+            checker = _EntryChecker(graphs[name], (sources or {}).get(name), entry, program, target, ops)
             problems += [f"{name}: {problem}" for problem in checker.run()]
             reports[name] = checker.report()
     _raise("program", problems)
@@ -86,68 +118,20 @@ def _raise(what: str, problems: list[str]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """A value's bytes: `size` of them from byte `offset` of the value `content` (itself, or what it is a view of).
-
-    Its storage, the aligned one, begins `anchor` bytes before it.
-    """
-
-    content: str
-    offset: int
-    size: int
-    anchor: int
-    dense: bool
-
-
-def _facts(graph: Graph, ops: Mapping[str, OpDef], views: Mapping[str, StorageView]) -> dict[str, _Fact]:
-    content = {item.value.name: item.value.name for item in graph.inputs}
-    for node in graph.nodes:
-        viewed = next(name for name in node.operands if name is not None) if ops[node.op].is_view else None
-        content.update({value.name: content[viewed] if viewed else value.name for value in node.results})
-    facts: dict[str, _Fact] = {}
-    for name, view in views.items():
-        tensor = graph.types[name]
-        natural = view.contiguous and tensor.is_natural
-        dense = tensor.is_packed or natural or view.strides == tensor.strides
-        size = tensor.nbytes
-        if not dense and size:
-            assert view.strides is not None
-            last = sum((extent - 1) * stride for extent, stride in zip(tensor.static_shape, view.strides, strict=True))
-            size = tensor.dtype.nbytes(last + 1)
-        anchor = tensor.dtype.nbytes(view.offset)
-        start = anchor - graph.types[content[name]].dtype.nbytes(views[content[name]].offset)
-        facts[name] = _Fact(content[name], start, size, anchor, dense)
-    return facts
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What one kernel operand must be: value, schema name, the value it reads, the value its bytes hold afterwards; `updates`: written by must-alias.
-
-    Its `size` bytes lie `anchor` bytes after an aligned address.
-    """
-
-    value: str
-    name: str
-    size: int
-    anchor: int
-    reads: str | None
-    becomes: str | None
-    updates: bool = False
-
-    @property
-    def writes(self) -> bool:
-        return self.becomes is not None or self.value == WORKSPACE
-
-
 class _EntryChecker:
     """One entry's proof. Problems are collected, never raised."""
 
     def __init__(
-        self, graph: Graph, entry: EntryPlan, program: ProgramPlan, target: Target, ops: Mapping[str, OpDef]
+        self,
+        graph: Graph,
+        source: Graph | None,
+        entry: EntryPlan,
+        program: ProgramPlan,
+        target: Target,
+        ops: Mapping[str, OpDef],
     ) -> None:
-        self.graph, self.entry, self.program, self.target, self.ops = graph, entry, program, target, ops
+        self.graph, self.source, self.entry = graph, source, entry
+        self.program, self.target, self.ops = program, target, ops
         self.problems: list[str] = []
         self.reads = self.writes = self.bytes_followed = 0
         self.clocks = Clocks(entry.steps)
@@ -161,9 +145,8 @@ class _EntryChecker:
 
     def report(self) -> CheckReport:
         steps, lanes = len(self.entry.steps), len(self.clocks.lanes)
-        return CheckReport(
-            self.entry.name, self.entry.graph_hash, steps, lanes, self.reads, self.writes, self.bytes_followed
-        )
+        name, graph_hash, clones = self.entry.name, self.entry.graph_hash, len(self.entry.clones)
+        return CheckReport(name, graph_hash, steps, clones, lanes, self.reads, self.writes, self.bytes_followed)
 
     def run(self) -> list[str]:
         try:
@@ -182,8 +165,9 @@ class _EntryChecker:
             self._say(f"the plan is for target {stated}, expected {expected}")
         if unknown := sorted({node.op for node in self.graph.nodes} - set(self.ops)):
             return self._say(f"operators {unknown} are not in the table")
+        self._check_source(found)
         self.views = ViewTable(self.graph, ops=self.ops)
-        self.facts = _facts(self.graph, self.ops, self.views)
+        self.facts = facts_of(self.graph, self.ops, self.views)
         self.rows = {(row.op, row.name): row for row in target.rows}
         self.nodes = {node.name: node for node in self.graph.nodes if not self.ops[node.op].is_view}
         self._bind_io()
@@ -197,7 +181,19 @@ class _EntryChecker:
         self._check_order()
         self._check_outputs()
         self._check_state()
-        self.problems += entry.stats_problems(self.program.size_of(self._region("arena")))
+        self.problems += entry.stats_problems({item.region: item.bytes for item in self.program.regions})
+        return None
+
+    def _check_source(self, own_hash: str) -> None:
+        """The graph (of the hash `own_hash`) is the one before recomputation, or that one with clones."""
+        entry, source = self.entry, self.graph if self.source is None else self.source
+        if self.source is None and entry.clones:
+            return self._say(f"the plan has {len(entry.clones)} clones; the graph before recomputation is needed")
+        found = own_hash if source is self.graph else graph_hash(source)
+        if found != entry.source_hash:
+            self._say(f"the plan was made from graph {entry.source_hash}, the graph before recomputation is {found}")
+        if source is not self.graph or entry.clones:
+            self.problems += clone_problems(self.graph, source, entry.clones, self.ops)
         return None
 
     def _say(self, problem: str) -> None:
@@ -275,10 +271,11 @@ class _EntryChecker:
             return self._say(f"{at}: {node.op}@{node.impl} is no row of target {self.target.name}")
         site = call_site(self.graph, node, self.views, ops=self.ops)
         self._check_call(at, step, opdef, row, site)
-        uses = self._uses(at, node, opdef, row, row.workspace(site))
+        uses, wrong = uses_of(self.graph, node, row, row.workspace(site), self.facts, self.ops)
+        self.problems += [f"{at}: {problem}" for problem in wrong]
         if len(step.operands) != len(uses):
             return self._say(f"{at}: has {len(step.operands)} operands, the row lists {len(uses)}")
-        pairs: list[tuple[StepOperand, _Use]] = []
+        pairs: list[tuple[StepOperand, Use]] = []
         for index, (operand, use) in enumerate(zip(step.operands, uses, strict=True)):
             if operand is None or use is None:
                 if operand is not None or use is not None:
@@ -300,58 +297,23 @@ class _EntryChecker:
         params = row.params(site)
         if [(type(p), repr(p)) for p in step.params] != [(type(p), repr(p)) for p in params]:
             self._say(f"{at}: has parameters {step.params}, row {row.identity} says {params}")
-        self._check_place(at, step)
+        if step.launch != row.launch_of(site):
+            self._say(f"{at}: is launched as {step.launch}, row {row.identity} says {row.launch_of(site)}")
+        self._check_place(at, step, self.target.device)
 
-    def _check_place(self, at: str, step: Step) -> None:
-        if (step.device, step.node_count) != (self.target.device, 1) or step.lane < 0:
+    def _check_place(self, at: str, step: Step, device: str) -> None:
+        """`device`: where the step must run; a launch may also run on another device of the same class, for which its row is good too."""
+        fits = step.device == device
+        if step.kind is StepKind.LAUNCH:
+            fits = is_device_name(step.device) and device_class(step.device) == device_class(device)
+        if not fits or step.node_count != 1 or step.lane < 0:
             found = f"{step.device}, lane {step.lane}, {step.node_count} captured nodes"
-            self._say(f"{at}: runs on {found}; expected {self.target.device}, a lane from 0, one node")
+            self._say(f"{at}: runs on {found}; expected {device}, a lane from 0, one node")
         for operand in step.operands:
             if operand is not None and step.kind not in MOVES and operand.range.region.device != step.device:
                 self._say(f"{at}: %{operand.value} at {operand.range} lies on another device than {step.device}")
 
-    def _uses(self, at: str, node: Node, opdef: OpDef, row: Impl, workspace: int) -> list[_Use | None]:
-        """The row's operand list with this node's values; says so where the row leaves something out."""
-        operands = {s.name: v for s, v in zip(opdef.operands, node.operands, strict=False) if v is not None}
-        variadic = opdef.results[-1].removesuffix("*") if opdef.results[-1].endswith("*") else None
-        fixed = len(opdef.results) - (variadic is not None)
-        results = {
-            opdef.results[i] if i < fixed else f"{variadic}{i - fixed}": value.name
-            for i, value in enumerate(node.results)
-        }
-        result_names = list(results)
-        source_of = {result_names[r]: opdef.operands[o].name for r, o in opdef.must_alias}
-        result_of = {source: result for result, source in source_of.items()}
-        absent = {spec.name for spec in opdef.operands} | {"count", "-"}
-        uses: list[_Use | None] = []
-        for name in row.operands:
-            use: _Use | None = None
-            if name in operands:
-                becomes = results[result_of[name]] if name in result_of else None
-                use = self._use(operands[name], name, operands[name], becomes, updates=name in result_of)
-            elif name in results:
-                source = source_of.get(name, "")  # the kernel sees the shared bytes once: read here if not there
-                reads = None if source in row.operands else operands.get(source)
-                use = self._use(results[name], name, reads, results[name], updates=name in source_of)
-            elif name == "workspace":
-                use = _Use(WORKSPACE, name, workspace, 0, None, None)
-            elif name == "count" and (count := extent_input(self.graph, node, ops=self.ops)) is not None:
-                use = self._use(count, name, count, None)
-            elif name not in absent and not (variadic is not None and name.removeprefix(variadic).isdigit()):
-                self._say(f"{at}: row {row.identity} names {name}, which {opdef.name} does not have")
-            uses.append(use)
-        twins = source_of | result_of
-        for name, value in (*operands.items(), *results.items()):
-            if name not in row.operands and twins.get(name) not in row.operands:
-                self._say(f"{at}: row {row.identity} takes no {name}, but the node has %{value}")
-        if workspace and "workspace" not in row.operands:
-            self._say(f"{at}: row {row.identity} needs {workspace} bytes of workspace and has no operand for it")
-        return uses
-
-    def _use(self, value: str, name: str, reads: str | None, becomes: str | None, *, updates: bool = False) -> _Use:
-        return _Use(value, name, self.facts[value].size, self.facts[value].anchor, reads, becomes, updates)
-
-    def _check_operand(self, at: str, operand: StepOperand, use: _Use) -> bool:
+    def _check_operand(self, at: str, operand: StepOperand, use: Use) -> bool:
         """Name, flags, size, region and alignment; False where the bytes cannot be followed."""
         place, what = operand.range, f"{at} %{use.value} at {operand.range}"
         if operand.value != use.value:
@@ -365,13 +327,14 @@ class _EntryChecker:
             size = self.memory[place.region].size if place.region in self.memory else "no"
             self._say(f"{what} lies outside its region of {size} bytes")
             return False
-        if place.size and (place.offset - use.anchor) % self.target.alignment:
-            self._say(f"{what} is not aligned to {self.target.alignment} bytes")
+        unit = self.target.alignment  # of the storage, or (a copy of a part of one) of the bytes themselves
+        if place.size and (place.offset - use.anchor) % unit and place.offset % unit:
+            self._say(f"{what} is not aligned to {unit} bytes")
         if place.region.kind == "io" and place.size and self.entry.binding_of(place) is None:
             self._say(f"{what} lies in no single input or output")
         return True
 
-    def _check_sharing(self, at: str, pairs: list[tuple[StepOperand, _Use]], row: Impl) -> None:
+    def _check_sharing(self, at: str, pairs: list[tuple[StepOperand, Use]], row: Impl) -> None:
         """Within one step, written bytes are nobody else's but for the pairs that operator or row declare."""
         updated = {use.becomes: operand.range for operand, use in pairs if use.updates}
         for index, (operand, use) in enumerate(pairs):
@@ -405,11 +368,11 @@ class _EntryChecker:
         if fact is None:
             return self._say(f"{at}: %{step.node} is no value of the graph")
         operands = [operand for operand in step.operands if operand is not None]
-        if len(step.operands) != 2 or len(operands) != 2 or step.kernel or step.params:
-            return self._say(f"{at}: a copy has a source, a target, no kernel and no parameters")
-        self._check_place(at, step)
-        source = self._use(step.node, "source", step.node, None)
-        pairs = list(zip(operands, (source, _Use(step.node, "target", fact.size, 0, None, step.node)), strict=True))
+        if len(step.operands) != 2 or len(operands) != 2 or step.kernel or step.params or step.launch:
+            return self._say(f"{at}: a copy has a source, a target, no kernel and no parameters, nor a launch")
+        self._check_place(at, step, operands[1].range.region.device)
+        source = Use(step.node, "source", fact.size, fact.anchor, step.node, None)
+        pairs = list(zip(operands, (source, Use(step.node, "target", fact.size, 0, None, step.node)), strict=True))
         followed = [self._check_operand(f"{at}: {use.name}", operand, use) for operand, use in pairs]
         if fact.size and operands[0].range.overlaps(operands[1].range):
             self._say(f"{at}: source {operands[0].range} and target {operands[1].range} overlap")
@@ -419,7 +382,7 @@ class _EntryChecker:
 
     # replay
 
-    def _touch(self, position: int, at: str, step: Step, pairs: list[tuple[StepOperand, _Use]]) -> None:
+    def _touch(self, position: int, at: str, step: Step, pairs: list[tuple[StepOperand, Use]]) -> None:
         for operand, use in pairs:
             if use.reads is not None and operand.range.size:
                 self._read(position, at, step.lane, operand, use.reads)
@@ -447,7 +410,7 @@ class _EntryChecker:
                 self._say(f"{at}: reads %{value} early, but step {cell.writer} writes {where} in this run")
             cell.readers[lane] = position
 
-    def _write(self, position: int, at: str, operand: StepOperand, use: _Use) -> None:
+    def _write(self, position: int, at: str, operand: StepOperand, use: Use) -> None:
         place, region = operand.range, operand.range.region
         self.writes += 1
         self.bytes_followed += place.size

@@ -24,7 +24,7 @@ from ostinato.ir.types import TensorType
 from ostinato.planner.order import Action
 from ostinato.planner.storage import Storages, is_dense
 
-__all__ = ["HappensBefore", "StorageClass", "storage_classes_of", "touched_storages"]
+__all__ = ["HappensBefore", "StorageClass", "in_place_pairs", "storage_classes_of", "touched_storages"]
 
 
 class HappensBefore:
@@ -84,7 +84,7 @@ class HappensBefore:
 
 @dataclass(slots=True)
 class StorageClass:
-    """Storages that share bytes; alive in [first, last). `uses` are the positions that touch them, in list order."""
+    """Storages that share bytes of one arena; alive in [first, last). `uses` are the positions that touch them, in list order."""
 
     storages: list[str]
     size: int
@@ -97,9 +97,11 @@ class StorageClass:
 def touched_storages(action: Action, storages: Storages) -> set[str]:
     """The storages whose bytes a step reads or writes (workspaces apart)."""
     if action.node is None:
-        return {storages.places[action.source].storage}
+        filled = set() if action.output >= 0 else {storages.replicas[action.source, action.device]}
+        return {storages.places[action.source].storage} | filled
     names = [*(name for name in action.node.operands if name), *(value.name for value in action.node.results)]
-    return {storages.places[name].storage for name in names}
+    names += storages.imports.get(action.node.name, ())  # the count of valid rows is no operand
+    return {storages.at(name, action.device).storage for name in names}
 
 
 def storage_classes_of(
@@ -123,17 +125,21 @@ def storage_classes_of(
     classes = {
         storage: StorageClass([storage], storages.sizes[storage], positions)
         for storage, positions in uses.items()
-        if storages.kinds[storage] == "arena" and storages.sizes[storage]
+        if storages.is_planned(storage)
     }
     joined = 0
     if in_place:
         for position, action in enumerate(actions):
-            if action.node is not None and rows[action.node.name].in_place:
-                joined += _join(graph, position, action.node, order, storages, ops, rows[action.node.name], classes)
+            if action.node is not None:
+                node = action.node
+                pairs = in_place_pairs(graph, node, ops[node.op], rows[node.name], storages, action.device)
+                joined += _join(position, pairs, order, classes)
     found = list({id(item): item for item in classes.values()}.values())
     values: dict[str, list[str]] = {}
     for name, place in storages.places.items():
         values.setdefault(place.storage, []).append(name)
+    for (name, _), replica in storages.replicas.items():
+        values.setdefault(replica, []).append(name)
     for item in found:
         item.first = min(map(order.earliest, item.uses))
         item.last = max(map(order.latest, item.uses)) + 1
@@ -142,50 +148,55 @@ def storage_classes_of(
     return tuple(found), joined
 
 
-def _join(
-    graph: Graph,
-    position: int,
-    node: Node,
-    order: HappensBefore,
-    storages: Storages,
-    ops: Mapping[str, OpDef],
-    row: Impl,
-    classes: dict[str, StorageClass],
-) -> int:
-    """Joins results of one node with operands' classes where that is allowed; returns how many."""
-    opdef = ops[node.op]
+def in_place_pairs(
+    graph: Graph, node: Node, opdef: OpDef, row: Impl, storages: Storages, device: str
+) -> tuple[tuple[str, str], ...]:
+    """(result, operand) storages of an arena that may share bytes when this node on `device` is the last to use the operand's, in the order of the row.
+
+    That is what row and bytes allow, whatever the order; whether it is the last use is for the order to say.
+    """
+    if not row.in_place:
+        return ()
     operands = {spec.name: name for spec, name in zip(opdef.operands, node.operands, strict=False) if name is not None}
     results = result_names(node, opdef)
-    joined = 0
+    places = {name: storages.at(name, device) for name in (*operands.values(), *results.values())}
+    pairs: list[tuple[str, str]] = []
     for result_name, operand_name in row.in_place:
         result, operand = results.get(result_name), operands.get(operand_name)
         if result is None or operand is None:
             continue
-        taken, given = classes.get(result), classes.get(storages.places[operand].storage)
-        if taken is None or given is None or taken is given or taken.uses[0] != position or len(taken.storages) > 1:
-            continue  # not an arena storage of its own, or it took other bytes already
-        readers = [item for item in operands.items() if classes.get(storages.places[item[1]].storage) is given]
+        given = places[operand].storage
+        if not (storages.is_planned(result) and storages.is_planned(given)):
+            continue  # not in an arena, or not a storage of its own
+        size = storages.sizes[given]
         exact = all(
             (result_name, spec) in row.in_place
-            and _fills(name, given, storages)
+            and (places[name].offset, places[name].size) == (0, size)
             and _same_order(graph.types[name], graph.types[result], storages, name)
-            for spec, name in readers
+            for spec, name in operands.items()
+            if places[name].storage == given
         )
-        others = [name for name in results.values() if name != result]
-        free = all(classes.get(storages.places[name].storage) is not given for name in others)
+        free = all(places[name].storage != given for name in results.values())
+        if exact and free and size == storages.sizes[result]:
+            pairs.append((result, given))
+    return tuple(pairs)
+
+
+def _join(
+    position: int, pairs: Sequence[tuple[str, str]], order: HappensBefore, classes: dict[str, StorageClass]
+) -> int:
+    """Joins results of the step at `position` with operands' classes that die there; returns how many."""
+    joined: set[str] = set()
+    for result, operand in pairs:
+        given, taken = classes[operand], classes[result]
         dead = given.uses[-1] == position and order.all_before(given.uses[:-1], position)
-        if exact and free and dead and given.size == taken.size:
+        if dead and joined.isdisjoint((result, operand)):
+            joined.update((result, operand))
             given.storages += taken.storages
             given.uses += taken.uses[1:]  # both have this step: it is the last of one and the first of the other
             for storage in taken.storages:
                 classes[storage] = given
-            joined += 1
-    return joined
-
-
-def _fills(name: str, given: StorageClass, storages: Storages) -> bool:
-    place = storages.places[name]
-    return place.offset == 0 and place.size == given.size
+    return len(joined) // 2
 
 
 def _same_order(operand: TensorType, result: TensorType, storages: Storages, name: str) -> bool:

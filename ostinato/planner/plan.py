@@ -3,8 +3,8 @@
 A plan has no pointers and no callables. Loading turns region + offset into addresses. An `EntryPlan` belongs to one graph (its hash says which); a
 `ProgramPlan` holds entries over one weight table, one state table and one arena sized to the largest entry, never the sum.
 
-Plans print as text for people (`print_program`, `print_entry`), are saved as JSON that reads back to an equal plan (`program_to_json`,
-`program_from_json`) and carry hashes over everything they say. The same inputs give the same plan, byte for byte.
+Plans print as text for people (`plan_text.py`), are saved as JSON that reads back to an equal plan (`saved.py`) and carry hashes over everything they say.
+The same inputs give the same plan, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from ostinato.ir.errors import PlanError
-from ostinato.ir.step import RESERVED_KINDS, WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
+from ostinato.ir.step import RESERVED_KINDS, WORKSPACE, ByteRange, Region, Step, StepKind
 from ostinato.ir.types import TensorType
+from ostinato.ir.version import VERSION
 from ostinato.ir.weights import WeightSlot
+from ostinato.planner.problem import Buffer, Problem, Solution, align_up
+from ostinato.planner.usage import StepUsage, Tenancy, usage_of
 
 __all__ = [
     "PLAN_VERSION",
+    "ArenaStats",
     "Binding",
     "ConstantSlot",
     "EntryPlan",
@@ -31,14 +34,11 @@ __all__ = [
     "RegionSize",
     "Slot",
     "layout_problems",
-    "print_entry",
-    "print_program",
-    "program_from_json",
-    "program_to_json",
+    "spelled",
     "workspace_of",
 ]
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class _Frozen(BaseModel):
@@ -60,10 +60,20 @@ class Slot(_Frozen):
     first: int
     last: int
 
+    @property
+    def tenancy(self) -> Tenancy:
+        """The slot without its names."""
+        return Tenancy(self.first, self.last, self.range.offset, self.range.size)
+
 
 def workspace_of(node: str) -> str:
     """What a slot calls the workspace of a node's step."""
     return f"{WORKSPACE} of {node}"
+
+
+def spelled(values: tuple[str, ...]) -> str:
+    """Names of values for people: those of the graph behind a percent sign."""
+    return " ".join(value if value.startswith(WORKSPACE) else f"%{value}" for value in values)
 
 
 class Binding(_Frozen):
@@ -83,37 +93,70 @@ class ConstantSlot(_Frozen):
     data: bytes
 
 
-class PlanStats(_Frozen):
-    """How good the plan is; all sizes in bytes.
+class ArenaStats(_Frozen):
+    """How well one device's arena is used; all sizes in bytes.
 
-    `lower_bound` is the largest number of bytes live at one step, `gap` is arena_bytes / lower_bound - 1 (0 when both are 0), `sum_bytes` what the arena
-    would take without reuse, `peak_step` a step at which the bound is reached and `peak_values` who lives there. `copies` counts copy steps,
-    `strided_copies` launches that do nothing but gather a strided view, `in_place` results that took an operand's bytes.
+    `lower_bound` is the largest number of bytes live at one step (or what a search proved), `gap` is arena_bytes / lower_bound - 1 (0 when both are 0),
+    `status` what the solver knows of the placement ("optimal", "feasible", "timeout", ...), `sum_bytes` what the arena would take without reuse,
+    `peak_step` a step at which the bound is reached and `peak_values` who lives there. Fragmentation is the part of a step's extent (the end of its highest
+    live byte) that is not live: its worst, where that is, and its mean over the steps at which something lives (`EntryPlan.usage` has all of them).
+    `reused` counts the storage classes and workspaces that take a byte which another one had before.
     """
 
+    device: str
     arena_bytes: int
     lower_bound: int
-    sum_bytes: int
     gap: float
+    status: str
     solver: str
+    sum_bytes: int
+    peak_step: int
+    peak_values: tuple[str, ...]
+    worst_fragmentation: float
+    worst_step: int
+    mean_fragmentation: float
+    reused: int
+
+
+class PlanStats(ArenaStats):
+    """How good the plan is: the figures of the arena of the entry's own device, those of the arenas `elsewhere`, and what the steps are.
+
+    `copies` counts copy steps (to outputs and to other devices), `strided_copies` launches that do nothing but gather a strided view, `in_place` results
+    that took an operand's bytes, `recomputed` steps that compute a value again; `extra_work` is what these cost as a part of all other work, modelled in
+    floating-point operations and bytes.
+    """
+
+    elsewhere: tuple[ArenaStats, ...]
     steps: int
     launches: int
     copies: int
     strided_copies: int
     in_place: int
-    peak_step: int
-    peak_values: tuple[str, ...]
+    recomputed: int
+    extra_work: float
+
+    @property
+    def arenas(self) -> tuple[ArenaStats, ...]:
+        """The figures of every arena, the entry's own first."""
+        return (self, *self.elsewhere)
 
 
 class EntryPlan(_Frozen):
     """The plan of one graph. `dims` are the bucket's integers; `options` are the printed options that shaped it.
 
-    `device` is where its arena and io lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that device's io.
+    `clones` names the nodes that recomputation added, each with its original; `source_hash` is the hash of the graph without them. `target_rows` is the hash of
+    the target's implementation rows.
+
+    `device` is where its inputs, outputs, weights and state lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that
+    device's io.
     """
 
     name: str
     graph_hash: str
+    source_hash: str
+    clones: Mapping[str, str]
     target: str
+    target_rows: str
     device: str
     alignment: int
     dims: Mapping[str, int]
@@ -132,35 +175,78 @@ class EntryPlan(_Frozen):
 
     @property
     def peak(self) -> str:
-        """One sentence for people who run out of memory: bytes of arena, and who lives at the peak with how many bytes, largest first."""
-        stats = self.stats
-        alive = [slot for slot in self.slots if slot.first <= stats.peak_step < slot.last]
+        """For people who run out of memory, a sentence for each arena: its bytes, and who lives at the peak with how many bytes, largest first."""
+        return "; ".join(self._peak(stats) for stats in self.stats.arenas)
+
+    def _peak(self, stats: ArenaStats) -> str:
+        alive = [slot for slot in self.slots_on(stats.device) if slot.first <= stats.peak_step < slot.last]
         alive.sort(key=lambda slot: (-slot.range.size, slot.values))
-        tenants = ", ".join(f"{_names(slot.values[:1])} {slot.range.size}" for slot in alive)
+        tenants = ", ".join(f"{spelled(slot.values[:1])} {slot.range.size}" for slot in alive)
+        where = "" if stats.device == self.device else f" on {stats.device}"
         at = f"{stats.lower_bound} live at step {stats.peak_step}"
-        return f"entry {self.name} needs {stats.arena_bytes} bytes of arena, {at}: {tenants or 'nobody'}"
+        return f"entry {self.name} needs {stats.arena_bytes} bytes of arena{where}, {at}: {tenants or 'nobody'}"
+
+    def slots_on(self, device: str) -> tuple[Slot, ...]:
+        """The slots of one device's arena."""
+        return tuple(slot for slot in self.slots if slot.range.region.device == device)
+
+    def usage(self, device: str | None = None) -> tuple[StepUsage, ...]:
+        """Live bytes and extent at each step, of the arena of the entry's own device or of another one's."""
+        return usage_of([slot.tenancy for slot in self.slots_on(device or self.device)], len(self.steps))
+
+    def problem(self, device: str | None = None) -> Problem:
+        """The placement problem of the arena of the entry's own device, or of another one's: a buffer for each slot, in their order, called by its first value.
+
+        Sizes are padded to the alignment. `placement` is the solution that the plan holds.
+        """
+        unit = self.alignment
+        return Problem(
+            tuple(
+                Buffer(slot.values[0], slot.first, slot.last, align_up(slot.range.size, unit), unit)
+                for slot in self.slots_on(device or self.device)
+            )
+        )
+
+    def placement(self, device: str | None = None) -> Solution:
+        """Where the plan has the buffers of `problem`."""
+        slots = self.slots_on(device or self.device)
+        ends = (slot.range.offset + align_up(slot.range.size, self.alignment) for slot in slots)
+        return Solution(tuple(slot.range.offset for slot in slots), max(ends, default=0))
 
     def binding_of(self, place: ByteRange) -> Binding | None:
         """The input or output in whose bytes a range of an `io` region lies; of a proven plan every such operand has one."""
         return next((binding for binding in (*self.inputs, *self.outputs) if binding.range.contains(place)), None)
 
-    def stats_problems(self, region_bytes: int) -> list[str]:
-        """What the statistics say wrongly: the arena (below `region_bytes`) covers what the steps use, the counts are the steps'."""
-        stats, arena = self.stats, Region(self.device, "arena")
-        ranges = [operand.range for step in self.steps for operand in step.operands if operand is not None]
-        top = max((place.end for place in ranges if place.region == arena), default=0)
+    def stats_problems(self, sizes: Mapping[Region, int]) -> list[str]:
+        """What the statistics say wrongly: each arena (below its region's bytes in `sizes`) covers what the steps use, the counts are the steps'."""
+        top: dict[Region, int] = {Region(arena.device, "arena"): 0 for arena in self.stats.arenas}
+        for place in (operand.range for step in self.steps for operand in step.operands if operand is not None):
+            if place.region.kind == "arena":
+                top[place.region] = max(top.get(place.region, 0), place.end)
+        stated = {Region(arena.device, "arena"): arena for arena in self.stats.arenas}
         problems: list[str] = []
-        if not top <= stats.arena_bytes <= region_bytes:
+        if self.stats.device != self.device or len(stated) < len(self.stats.arenas):
             problems.append(
-                f"the steps use {top} bytes of arena, {stats.arena_bytes} are stated, the region has {region_bytes}"
+                f"the statistics are of {[arena.device for arena in self.stats.arenas]}, expected {self.device} first"
             )
-        if stats.lower_bound > stats.arena_bytes:
-            problems.append(f"the bound {stats.lower_bound} is above the stated arena of {stats.arena_bytes} bytes")
+        for region, used in top.items():
+            arena, size = stated.get(region), sizes.get(region, 0)
+            if arena is None:
+                problems.append(f"the steps use {used} bytes of {region}, of which the statistics say nothing")
+                continue
+            if not used <= arena.arena_bytes <= size:
+                problems.append(
+                    f"the steps use {used} bytes of {region}, {arena.arena_bytes} are stated, the region has {size}"
+                )
+            if arena.lower_bound > arena.arena_bytes:
+                problems.append(
+                    f"the bound {arena.lower_bound} is above the stated {region} of {arena.arena_bytes} bytes"
+                )
         copies = sum(step.kind is StepKind.COPY for step in self.steps)
-        stated = (stats.steps, stats.launches, stats.copies)
+        counts = (self.stats.steps, self.stats.launches, self.stats.copies)
         found = (len(self.steps), len(self.steps) - copies, copies)
-        if stated != found:
-            problems.append(f"{stated} steps, launches, copies are stated, found {found}")
+        if counts != found:
+            problems.append(f"{counts} steps, launches, copies are stated, found {found}")
         return problems
 
 
@@ -189,9 +275,11 @@ class _Shared(_Frozen):
 
 
 class ProgramPlan(_Frozen):
-    """Entries over shared regions. `regions` lists every region there is with its bytes; arena and io are the largest entry's."""
+    """Entries over shared regions, planned by version `library` of the package. `regions` lists every region there is with its bytes; arena and io are the
+    largest entry's."""
 
     version: int = PLAN_VERSION
+    library: str = VERSION
     entries: Mapping[str, EntryPlan]
     regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]
@@ -266,175 +354,5 @@ def layout_problems(
             previous = (name, place)
 
 
-class _Envelope(_Frozen):
-    """The saved form: the plan and the hashes it must have."""
-
-    format: str
-    hashes: PlanHashes
-    plan: ProgramPlan
-
-
-class _Head(BaseModel):
-    """What tells a plan of another version from a damaged one."""
-
-    class _Version(BaseModel):
-        version: int = Field(strict=True)
-
-    format: str
-    plan: _Version
-
-
-_FORMAT = "ostinato-plan"
-
-
 def _sha256(model: BaseModel) -> str:
     return hashlib.sha256(model.model_dump_json().encode()).hexdigest()
-
-
-def program_to_json(program: ProgramPlan) -> str:
-    """The saved form of a plan, hashes included."""
-    return _Envelope(format=_FORMAT, hashes=program.hashes, plan=program).model_dump_json(indent=1)
-
-
-def program_from_json(text: str) -> ProgramPlan:
-    """Reads what `program_to_json` wrote; raises `PlanError` for another format or version, for missing fields, and where a hash does not fit."""
-    try:
-        head = _Head.model_validate_json(text)
-    except ValidationError as error:
-        raise PlanError(f"not a saved plan: {_problems(error)}", hint="save the plan again") from None
-    if head.format != _FORMAT or head.plan.version != PLAN_VERSION:
-        raise PlanError(
-            f"expected format {_FORMAT!r} version {PLAN_VERSION}, found {head.format!r} version {head.plan.version}",
-            hint="plan the program again with this version of ostinato",
-        )
-    try:
-        envelope = _Envelope.model_validate_json(text)
-    except ValidationError as error:
-        raise PlanError(f"damaged plan: {_problems(error)}", hint="save the plan again") from None
-    found, stated = envelope.plan.hashes, envelope.hashes
-    if found != stated:
-        parts = {"shared regions": (stated.shared, found.shared), "program": (stated.program, found.program)}
-        for name in {**stated.entries, **found.entries}:
-            parts[f"entry {name}"] = (stated.entries.get(name, "absent"), found.entries.get(name, "absent"))
-        wrong = [f"{part}: stated {a}, found {b}" for part, (a, b) in parts.items() if a != b]
-        raise PlanError(
-            f"damaged plan, hashes differ: {'; '.join(wrong)}", hint="the text was changed: save the plan again"
-        )
-    return envelope.plan
-
-
-def _problems(error: ValidationError) -> str:
-    items = [f"{'.'.join(map(str, item['loc'])) or 'text'}: {item['msg']}" for item in error.errors(include_url=False)]
-    return "; ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
-
-
-def print_program(program: ProgramPlan) -> str:
-    """The text of a program: its regions and shared slots, then its entries."""
-    hashes = program.hashes
-    lines = [
-        f"program version={program.version}  hash={hashes.program}  shared={hashes.shared}",
-        "   ".join(f"region {item.region} {item.bytes}" for item in program.regions),
-    ]
-    lines += _table([[*_slot_cells("weight", i.name, i.range, i.type), _parts(i)] for i in program.weights])
-    lines += _table(
-        [_slot_cells("state", item.name, item.range, item.type) for item in program.state]
-        + [_slot_cells("constant", item.name, item.range, item.type) for item in program.constants]
-    )
-    return "\n".join([*lines, ""]) + "".join(f"\n{print_entry(entry)}" for entry in program.entries.values())
-
-
-def print_entry(entry: EntryPlan) -> str:
-    """The text of one entry: head, statistics, io, arena slots with their half-open lifetimes, steps.
-
-    Regions of the entry's own device print without it.
-    """
-    own = entry.device
-    stats = entry.stats
-    ratio = 1.0 + stats.gap
-    head = f"plan @{entry.name}  target={entry.target}  device={own}  align={entry.alignment}  graph={entry.graph_hash}"
-    sizes = f"arena={stats.arena_bytes}  lower_bound={stats.lower_bound}  ratio={ratio:.4f}  sum={stats.sum_bytes}"
-    counts = f"steps={stats.steps}  launches={stats.launches}  copies={stats.copies}"
-    lines = [
-        f"{head}  dims={_pairs(entry.dims)}  options={_pairs(entry.options)}",
-        f"stats  {sizes}  solver={stats.solver}  io={entry.io_bytes}",
-        f"stats  {counts}  strided_copies={stats.strided_copies}  in_place={stats.in_place}",
-        f"peak   step {stats.peak_step}  {_names(stats.peak_values)}".rstrip(),
-    ]
-    lines += _table(
-        [_slot_cells("input", item.name, item.range, item.type, own) for item in entry.inputs]
-        + [_slot_cells("output", item.name, item.range, item.type, own) for item in entry.outputs]
-    )
-    lines += _table(
-        [
-            [
-                f"slot {_names(slot.values)}",
-                _place(slot.range, own),
-                f"+{slot.range.size}",
-                f"live [{slot.first},{slot.last})",
-            ]
-            for slot in entry.slots
-        ]
-    )
-    lines += _table([_step_cells(index, step, own) for index, step in enumerate(entry.steps)])
-    return "\n".join([*lines, ""])
-
-
-def _place(place: ByteRange, own: str = "") -> str:
-    region = place.region.kind if place.region.device == own else place.region
-    return f"{region}@{place.offset}"
-
-
-def _slot_cells(kind: str, name: str, place: ByteRange, tensor: TensorType, own: str = "") -> list[str]:
-    return [f"{kind} %{name}", _place(place, own), f"+{place.size}", str(tensor)]
-
-
-def _step_cells(index: int, step: Step, own: str) -> list[str]:
-    present = [operand for operand in step.operands if operand is not None]
-    reads = [_operand(operand, own) for operand in present if operand.reads]
-    writes = [_operand(operand, own) for operand in present if operand.writes and operand.value != WORKSPACE]
-    sync = f"lane {step.lane}" if step.lane or step.waits or step.signals else ""
-    if step.waits:
-        sync += f" wait {','.join(map(str, step.waits))}"
-    if step.signals:
-        sync += f" signal {','.join(map(str, step.signals))}"
-    kernel = step.kernel if step.kind is StepKind.LAUNCH else step.kind.value
-    work = step.workspace
-    return [
-        f"step {index} {kernel}",
-        f"read {' '.join(reads)}" if reads else "",
-        f"write {' '.join(writes)}" if writes else "",
-        f"work {_place(work, own)} +{work.size}" if work is not None else "",
-        f"params {','.join(map(str, step.params))}" if step.params else "",
-        sync,
-        "" if step.device == own else f"on {step.device}",
-    ]
-
-
-def _operand(operand: StepOperand, own: str) -> str:
-    """`!` marks a read that may be done early."""
-    return f"%{operand.value}{'!' if operand.early else ''}:{_place(operand.range, own)}"
-
-
-def _names(values: tuple[str, ...]) -> str:
-    return " ".join(value if value.startswith(WORKSPACE) else f"%{value}" for value in values)
-
-
-def _parts(slot: WeightSlot) -> str:
-    return " + ".join(
-        f"{part.tensor}[{part.start}:{part.stop}]{'' if part.transform == 'none' else f' {part.transform}'}"
-        for part in slot.parts
-    )
-
-
-def _pairs(items: Mapping[str, int] | Mapping[str, str]) -> str:
-    return ",".join(f"{name}={value}" for name, value in items.items()) or "-"
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    """Rows with their columns lined up, two spaces apart; a cell longer than 64 pushes its own row only."""
-    widths = (
-        [max((len(row[column]) for row in rows if len(row[column]) <= 64), default=0) for column in range(len(rows[0]))]
-        if rows
-        else []
-    )
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,7 +1,8 @@
 """A program: its entries over one weight table, one state table, one table of constants and one arena.
 
 Each entry was planned alone, with its own weights, state and constants laid out in the order of its graph. Here the shared tables are made and the
-entries' steps moved onto them; arena and io are as large as the largest entry needs, never the sum. What comes out is proven by `check.check_program`.
+entries' steps moved onto them; io and each device's arena are as large as the largest entry needs, never the sum. What comes out is proven by
+`check.check_program`.
 """
 
 from __future__ import annotations
@@ -42,15 +43,14 @@ def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan
         return ProgramPlan(entries={}, regions=(), weights=(), state=(), constants=())
     ((_, device, alignment),) = targets
     shared = share_regions([(name, graph) for name, (graph, _) in entries.items()], device, alignment)
-    sizes = {
-        **shared.sizes,
-        Region(device, "arena"): align_up(max(plan.stats.arena_bytes for plan in plans.values()), alignment),
-        Region(device, "io"): max(plan.io_bytes for plan in plans.values()),
-    }
-    regions = [Region(device, kind) for kind in REGION_KINDS]
+    sizes = {Region(device, kind): 0 for kind in REGION_KINDS} | dict(shared.sizes)
+    sizes[Region(device, "io")] = max(plan.io_bytes for plan in plans.values())
+    for stats in (stats for plan in plans.values() for stats in plan.stats.arenas):
+        region = Region(stats.device, "arena")
+        sizes[region] = max(sizes.get(region, 0), align_up(stats.arena_bytes, alignment))
     return ProgramPlan(
         entries={name: _move(plan, graph, shared) for name, (graph, plan) in entries.items()},
-        regions=tuple(RegionSize(region=region, bytes=sizes[region]) for region in regions),
+        regions=tuple(RegionSize(region=region, bytes=size) for region, size in sizes.items()),
         weights=shared.weights,
         state=shared.state,
         constants=shared.constants,

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, fields
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.solvers import SOLVERS, Limits
 
-__all__ = ["DEFAULT_SETTINGS", "ORDERS", "PlanSettings"]
+__all__ = ["DEFAULT_SETTINGS", "GUARD_BYTES", "ORDERS", "PlanSettings"]
 
 ORDERS = ("search", "program")
+GUARD_BYTES = 256
+"""Bytes of guard around each storage where one is asked for: more than any vector, prefetched line or row that a kernel steps beyond by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +20,20 @@ class PlanSettings:
     """How a graph is planned.
 
     `order`: "search" for an operator order that needs fewer bytes, "program" for the graph's own. `in_place`: results may take a dying operand's bytes.
-    `reuse`: bytes serve one storage after another; without it every storage and workspace has its own, which is for finding faults. `memory_limit`: bytes
-    of arena that the plan must fit in (None: as few as possible, without computing anything twice). `solver` and `limits`: who places the buffers and what
-    that may cost; a limit on nodes keeps the plan the same everywhere.
+    `reuse`: bytes serve one storage after another; without it every storage and workspace has its own, which is for finding faults. `guard`: bytes between
+    storages, and before the first and behind the last, that no step owns, which is for finding faults too. `memory_limit`: bytes of arena, guards included,
+    that the plan must fit in (None: as few as possible, without computing anything twice). `solver` and `limits`: who places the buffers and what that may
+    cost; a limit on nodes keeps the plan the same everywhere.
 
-    Raises `ConfigError` for an unknown order or solver and a negative limit.
+    Raises `ConfigError` for an unknown order or solver, a negative limit and negative guards.
     """
 
     order: str = "search"
     in_place: bool = True
     reuse: bool = True
+    guard: int = 0
     memory_limit: int | None = None
-    solver: str = "best_fit"
+    solver: str = "native"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -37,6 +41,8 @@ class PlanSettings:
             raise ConfigError(f"order is {self.order!r}", hint=f"use one of {', '.join(ORDERS)}")
         if self.solver not in SOLVERS:
             raise ConfigError(f"solver is {self.solver!r}", hint=f"use one of {', '.join(SOLVERS)}")
+        if self.guard < 0:
+            raise ConfigError(f"guard is {self.guard} bytes", hint=f"give 0 or more, such as {GUARD_BYTES}")
         if self.memory_limit is not None and self.memory_limit < 0:
             raise ConfigError(f"memory_limit is {self.memory_limit} bytes", hint="give 0 or more, or None")
 

@@ -4,17 +4,17 @@ Values that lie in one storage (through views, however nested, and must-alias re
 weights, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
 a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
 
-Refuses, as one `PlanError` that lists everything found: unbound dimensions, must-alias writes to anything but state or the graph's own values, must-alias
-through strided views or with another size, outputs that are strided views (a copy step cannot gather).
+Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state or the
+graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ostinato.ir.errors import NotYetAvailable, PlanError
-from ostinato.ir.graph import Graph, Node, Role
+from ostinato.ir.graph import UPPER_BOUND_HINT, Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import StorageView, ViewTable, viewed
@@ -44,7 +44,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Storages:
-    """Places of all values; for each storage its bytes and kind of region; for each value the one whose bytes it reads (itself, or what it is a view of)."""
+    """Places of all values; for each storage its bytes and kind of region; for each value the one whose bytes it reads (itself, or what it is a view of).
+
+    Storages lie on `device` but for those in `devices`. `replicas` names the storage of a value's copy on another device, by value and device; `imports`
+    lists for a node the values that it reads from such copies. `spaces.spread` fills these four.
+    """
 
     views: Mapping[str, StorageView]
     places: Mapping[str, Place]
@@ -52,6 +56,28 @@ class Storages:
     sizes: Mapping[str, int]
     kinds: Mapping[str, str]
     outputs: tuple[Output, ...]
+    device: str = ""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    replicas: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def at(self, value: str, device: str) -> Place:
+        """Where a step on `device` finds a value: in its own storage, or in its copy there."""
+        place = self.places[value]
+        replica = self.replicas.get((value, device)) if self.replicas else None
+        return place if replica is None else Place(replica, 0, place.size)
+
+    def is_planned(self, storage: str) -> bool:
+        """Whether that is a storage with bytes in an arena."""
+        return self.kinds.get(storage) == "arena" and self.sizes[storage] > 0
+
+    def device_of(self, storage: str) -> str:
+        """The device whose memory holds a storage."""
+        return self.devices.get(storage, self.device)
+
+    def home_of(self, value: str) -> str:
+        """The device on which a value lies without being copied there."""
+        return self.device_of(self.places[value].storage)
 
 
 def is_dense(tensor: TensorType, view: StorageView) -> bool:
@@ -70,8 +96,12 @@ def _span(tensor: TensorType, view: StorageView) -> int:
 
 def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
     """Storage classes, places and outputs of a graph with bound dimensions; raises `PlanError` as listed in the module text."""
+    if graph.unbounded:
+        raise PlanError(
+            f"graph {graph.name} cannot be planned: {'; '.join(graph.unbounded)}: no upper bound", hint=UPPER_BOUND_HINT
+        )
     if graph.dims:
-        names = [f"{dim.name} in [{dim.low}, {dim.high}]" for dim in graph.dims]
+        names = [f"{dim.name} in {dim.bounds}" for dim in graph.dims]
         raise PlanError(
             f"graph {graph.name} has unbound dimensions {', '.join(names)}; a plan needs every one as an integer",
             hint="bind the graph to a bucket first (graph.bind)",

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy.typing as npt
 
+from ostinato.ir.step import Launch as LaunchShape
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, DType, TensorType
 
@@ -33,7 +34,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStep:
-    """A step with addresses: what a device turns into one entry of its step table. An absent operand is (0, 0)."""
+    """A step with addresses: what a device turns into one entry of its step table. An absent operand is (0, 0); `launch` is the shape of a GPU's."""
 
     node: str
     kind: StepKind
@@ -43,6 +44,7 @@ class ResolvedStep:
     lane: int = 0
     waits: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
+    launch: LaunchShape | None = None
 
 
 class Table(Protocol):

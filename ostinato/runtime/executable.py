@@ -23,6 +23,7 @@ from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, any_array, by_name
 from ostinato.runtime.device import Device
+from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.options import RUNNABLE
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
@@ -139,7 +140,10 @@ class Executable:
         return list(outputs)
 
     def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
-        """Another executable over the same weights with its own arena, io and (zeroed) state."""
+        """Another executable over the same weights with its own arena, io and (zeroed) state.
+
+        In mode "guarded" it has red zones between slots only where this one was compiled for that mode: the plan is the same. All bytes are watched anyhow.
+        """
         return type(self)(
             self.program,
             self.device,
@@ -246,8 +250,10 @@ class Executable:
         """The entry in this mode, made on first use."""
         runner = self._runners.get(name)
         if runner is None:
-            if self.mode == "planned":
-                runner = PlannedRunner(self.entries[name], self.device, self.regions)
+            if self.mode in ("planned", "guarded"):
+                kind = PlannedRunner if self.mode == "planned" else GuardedRunner
+                graph, plan = self.program.graphs[name], self.entries[name]
+                runner = kind(graph, plan, self.device, self.regions, self._observer)
             elif self.mode == "eager":
                 runner = EagerRunner(name, self.program, self.device, self.regions, self._observer)
             else:

@@ -20,8 +20,8 @@ __all__ = [
     "resolve_mode",
 ]
 
-MODES = ("reference", "eager", "planned", "captured")
-RUNNABLE = ("reference", "eager", "planned")
+MODES = ("reference", "eager", "planned", "guarded", "captured")
+RUNNABLE = ("reference", "eager", "planned", "guarded")
 """The modes that an executable of this version runs in; the others are settled before it is made."""
 DEFAULT_TOKENS = (128, 512)
 DEFAULT_CONTEXT = 2048

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
@@ -15,9 +15,17 @@ __all__ = ["Program"]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A proven plan, the selected graph of each entry, the target whose rows they name, and where the weights come from."""
+    """A proven plan, the graph of each entry's plan, the target whose rows they name, and where the weights come from.
+
+    Where values are computed again, `graphs` has the clones and `originals` the graph as it was before; of other entries it may have none.
+    """
 
     plan: ProgramPlan
     graphs: Mapping[str, Graph]
     target: Target
     source: WeightSource
+    originals: Mapping[str, Graph] = field(default_factory=dict)
+
+    def original(self, entry: str) -> Graph:
+        """An entry's graph without clones."""
+        return self.originals.get(entry, self.graphs[entry])

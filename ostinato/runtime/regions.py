@@ -125,7 +125,7 @@ class Regions:
         """The step with addresses."""
         operands = tuple((0, 0) if operand is None else self.address(operand.range) for operand in step.operands)
         return ResolvedStep(
-            step.node, step.kind, step.kernel, operands, step.params, step.lane, step.waits, step.signals
+            step.node, step.kind, step.kernel, operands, step.params, step.lane, step.waits, step.signals, step.launch
         )
 
     def bind(self, bound: Sequence[tuple[ByteRange, int]], arena: int | None) -> Regions:

@@ -1,7 +1,8 @@
 """The modes of execution, one runner an entry.
 
-`PlannedRunner` replays the step table over the planned arena; `EagerRunner` runs the same decisions node by node, every result in storage of its own;
-`ReferenceRunner` interprets the graph in numpy. They share one shape: fill `inputs`, `run`, read `outputs`. Eager and planned are bit-equal by contract.
+`PlannedRunner` replays the step table over the planned arena; `EagerRunner` runs the same decisions node by node, clones included, every result in storage of
+its own; `ReferenceRunner` interprets the graph without clones in numpy. They share one shape: fill `inputs`, `run`, read `outputs`. Eager and planned are
+bit-equal by contract.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.interp import Observer, interpret
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE
+from ostinato.ir.step import WORKSPACE, Step
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
@@ -40,15 +41,39 @@ class Runner(abc.ABC):
 
 
 class PlannedRunner(Runner):
-    """The native step table over stable addresses: one native call a step."""
+    """The native step table over stable addresses: one native call a run, or one a step where an observer is to see every result."""
 
-    def __init__(self, plan: EntryPlan, device: Device, regions: Regions) -> None:
+    def __init__(
+        self, graph: Graph, plan: EntryPlan, device: Device, regions: Regions, observer: Observer | None = None
+    ) -> None:
+        self.graph, self.plan = graph, plan
         self.table = device.make_table([regions.resolve(step) for step in plan.steps])
         self.inputs = {binding.name: regions.view(binding) for binding in plan.inputs}
         self.outputs = {binding.name: regions.view(binding) for binding in plan.outputs}
+        self._observer = observer
+        self._memory = {"arena": regions.arena, "io": regions.io}
 
     def run(self) -> None:
-        self.table.run()
+        if self._observer is None:
+            self.table.run()
+            return
+        for position, step in enumerate(self.plan.steps):
+            self.table.run(position, 1)
+            self.observe(step)
+
+    def observe(self, step: Step) -> None:
+        """Shows the observer what a step has made, before a later one may take the bytes."""
+        if self._observer is None:
+            return
+        for operand in step.operands:
+            if operand is None or not operand.writes or operand.value not in self.graph.producers:
+                continue
+            buffer, tensor = self._memory.get(operand.range.region.kind), self.graph.types[operand.value]
+            if buffer is not None and not tensor.dtype.is_block:
+                flat = buffer.view(tensor.dtype.numpy, (tensor.elements,), operand.range.offset)
+                strides = tuple(stride * flat.dtype.itemsize for stride in tensor.strides)
+                shown = np.lib.stride_tricks.as_strided(flat, tensor.static_shape, strides, writeable=False)
+                self._observer(operand.value, shown)
 
 
 class EagerRunner(Runner):
@@ -174,7 +199,7 @@ class ReferenceRunner(Runner):
         weights: ReferenceWeights,
         observer: Observer | None = None,
     ) -> None:
-        self._graph = program.graphs[name]
+        self._graph = program.original(name)
         self._observer = observer
         self._state = state
         self._weights = weights

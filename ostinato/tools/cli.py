@@ -24,7 +24,15 @@ from typing import Annotated
 
 import typer
 
-from ostinato.ir.errors import BackendError, ConfigError, DeviceUnavailable, OstinatoError, PlanError, VerificationError
+from ostinato.ir.errors import (
+    BackendError,
+    ConfigError,
+    DeviceUnavailable,
+    OstinatoError,
+    PlanError,
+    StaleArtifact,
+    VerificationError,
+)
 from ostinato.tools.console import output, print_error
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
 from ostinato.tools.unavailable import UNAVAILABLE, refusal
@@ -156,7 +164,7 @@ def exit_code(error: OstinatoError) -> int:
     """The exit code that an error on purpose ends the process with."""
     if isinstance(error, DeviceUnavailable):
         return EXIT_NO_DEVICE
-    return EXIT_FAILED if isinstance(error, PlanError | VerificationError) else EXIT_USAGE
+    return EXIT_FAILED if isinstance(error, PlanError | VerificationError | StaleArtifact) else EXIT_USAGE
 
 
 def _set_up_process() -> None:

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from ostinato.frontend.model import load
+from ostinato.ir.files import write_text
 from ostinato.ir.text import print_graph
+from ostinato.planner.saved import program_to_json
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
     EXIT_FAILED,
@@ -20,6 +22,7 @@ from ostinato.tools.options import (
     EntryOption,
     JsonOption,
     LogitsOption,
+    MemoryLimitOption,
     ModelArgument,
     ModelOption,
     ModeOption,
@@ -43,7 +46,7 @@ from ostinato.tools.programs import (
     trace_model,
 )
 from ostinato.tools.schemas import CompileReport, PlanReport
-from ostinato.tools.stages import dump_program, lower_stages, show_passes
+from ostinato.tools.stages import dump_program, export_problems, lower_stages, show_passes
 
 __all__ = ["compile_command", "passes_command", "plan_command", "trace_command"]
 
@@ -51,7 +54,20 @@ DEFAULT_DIMS = {"step": "N=128,R=1", "forward": "B=1,T=128", "embed": "N=128,R=1
 
 
 _PROBLEM_OPTIONS = frozenset(("model", "model_option", "capacity", "solver", "write_to", "picture", "as_json"))
-_MODEL_OPTIONS = frozenset(("model", "model_option", "shapes", "context", "precision", "as_json"))
+_MODEL_OPTIONS = frozenset(
+    (
+        "model",
+        "model_option",
+        "shapes",
+        "context",
+        "precision",
+        "memory_limit",
+        "write_to",
+        "saved",
+        "problems",
+        "as_json",
+    )
+)
 """Parameters of `plan` that a placement problem reads, and those that a model reads."""
 
 
@@ -65,12 +81,26 @@ def plan_command(
     shapes: ShapesOption = PLANNED_SHAPES,
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
+    memory_limit: MemoryLimitOption = None,
     capacity: Annotated[
         int | None, typer.Option("--capacity", min=0, show_default=False, help="CSV: fail above this height.")
     ] = None,
-    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = "best_fit",
+    solver: Annotated[str, typer.Option("--solver", help="CSV: the solver.")] = "native",
     write_to: Annotated[
-        Path | None, typer.Option("--output", show_default=False, help="CSV: write the problem with the offsets found.")
+        Path | None,
+        typer.Option(
+            "--output", show_default=False, help="Write the plan as JSON; CSV: the problem with the offsets found."
+        ),
+    ] = None,
+    saved: Annotated[
+        Path | None,
+        typer.Option("--check", show_default=False, help="Prove a plan that --output wrote instead of planning."),
+    ] = None,
+    problems: Annotated[
+        Path | None,
+        typer.Option(
+            "--export-problem", show_default=False, help="Write the placement problems as CSV into this folder."
+        ),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--svg", show_default=False, help="CSV: draw the placement; for a model see `view`.")
@@ -79,7 +109,7 @@ def plan_command(
 ) -> None:
     """Plan the memory of a model and prove the plan, or solve a placement problem.
 
-    Example: ostinato plan smollm2 --shapes B=1,T=1,512
+    Example: ostinato plan smollm2 --shapes B=1,T=1,512 --output plan.json
 
     Example: ostinato plan problem.csv --capacity 1048576
     """
@@ -95,20 +125,35 @@ def plan_command(
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
-        program = plan_buckets(load(name), parse_shapes(shapes), context=context, precision=precision)
+        program = plan_buckets(
+            load(name),
+            parse_shapes(shapes),
+            context=context,
+            precision=precision,
+            memory_limit=memory_limit,
+            saved=saved,
+        )
+    seconds = time.perf_counter() - begin
+    files = [] if problems is None else export_problems(program.plan, problems)
+    if write_to is not None:
+        files.append(write_text(write_to, program_to_json(program.plan, program.graphs)))
     report = PlanReport(
         model=name,
         target=program.target.name,
         entries=entry_stats(program.plan),
         regions=region_sizes(program.plan),
-        seconds=time.perf_counter() - begin,
+        seconds=seconds,
+        files=tuple(files),
     )
     if as_json:
         emit_json(report)
         return
     show_entries(report.entries, output())
     show_regions(report.regions, output())
-    output().print(f"traced, lowered, planned and proven in {milliseconds(report.seconds)}")
+    done = "planned and proven" if saved is None else f"the plan of {saved} proven"
+    output().print(f"traced, lowered, {done} in {milliseconds(report.seconds)}", markup=False)
+    for file in report.files:
+        output().print(f"wrote {file}", markup=False)
 
 
 def compile_command(
@@ -120,6 +165,7 @@ def compile_command(
     device: DeviceOption = "auto",
     mode: ModeOption = "auto",
     precision: PrecisionOption = "auto",
+    memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
     dump: Annotated[
         Path | None, typer.Option("--dump", show_default=False, help="Write every stage as text into this folder.")
@@ -143,6 +189,7 @@ def compile_command(
             device=device,
             mode=mode,
             precision=precision,
+            memory_limit=memory_limit,
             threads=threads,
             progress=LoadProgress(steps),
         )

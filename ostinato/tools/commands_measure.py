@@ -13,6 +13,7 @@ from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
     EXIT_FAILED,
     JsonOption,
+    MemoryLimitOption,
     ModelArgument,
     ModelOption,
     PrecisionOption,
@@ -29,7 +30,7 @@ def compare_command(
     model: ModelArgument = None,
     model_option: ModelOption = None,
     modes: Annotated[
-        str, typer.Option("--modes", help="Modes to compare, separated by commas.")
+        str, typer.Option("--modes", help="Modes to compare, separated by commas; no-reuse is one here.")
     ] = "reference,eager,planned",
     replays: Annotated[
         int, typer.Option("--replays", min=1, help="Runs of each mode; all must give the same bits.")
@@ -42,6 +43,7 @@ def compare_command(
     ] = None,
     seed: SeedOption = 0,
     precision: PrecisionOption = "auto",
+    memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,6 +62,7 @@ def compare_command(
             seed=seed,
             tokens=tokens,
             precision=precision,
+            memory_limit=memory_limit,
             threads=threads,
             report_progress=lambda mode: steps.begin(f"running {mode}"),
         )
@@ -77,6 +80,7 @@ def bench_command(
     runs: Annotated[int, typer.Option("--runs", min=1, help="Timed runs of each; the median counts.")] = 10,
     seed: SeedOption = 0,
     precision: PrecisionOption = "auto",
+    memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,6 +96,7 @@ def bench_command(
             buckets={"B": [1], "T": [1, tokens]},
             context=tokens + 1,
             precision=precision,
+            memory_limit=memory_limit,
             threads=threads,
             progress=LoadProgress(steps),
         )

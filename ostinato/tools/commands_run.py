@@ -21,6 +21,7 @@ from ostinato.tools.options import (
     ContextOption,
     DeviceOption,
     JsonOption,
+    MemoryLimitOption,
     ModelArgument,
     ModelOption,
     ModeOption,
@@ -53,7 +54,18 @@ from ostinato.tools.sampling_options import (
 __all__ = ["run_command"]
 
 _EMBED_OPTIONS = frozenset(
-    ("model", "model_option", "prompt", "prompt_file", "device", "mode", "precision", "threads", "as_json")
+    (
+        "model",
+        "model_option",
+        "prompt",
+        "prompt_file",
+        "device",
+        "mode",
+        "precision",
+        "memory_limit",
+        "threads",
+        "as_json",
+    )
 )
 """Parameters of `run` that an encoder reads."""
 
@@ -95,6 +107,7 @@ def run_command(
     device: DeviceOption = "auto",
     mode: ModeOption = "auto",
     precision: PrecisionOption = "auto",
+    memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,7 +125,13 @@ def run_command(
     texts = [] if interactive else read_prompts(prompt, prompt_file)
     begin = time.perf_counter()
     opened = load(name)
-    placed: dict[str, Any] = {"device": device, "mode": mode, "precision": precision, "threads": threads}
+    placed: dict[str, Any] = {
+        "device": device,
+        "mode": mode,
+        "precision": precision,
+        "memory_limit": memory_limit,
+        "threads": threads,
+    }
     if opened.family.encoder is not None:
         refuse_unread(invocation, f"{name} is an encoder", _EMBED_OPTIONS)
         _run_encoder(opened, name, texts, placed, as_json)

@@ -1,9 +1,10 @@
 """`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
 
-Eager and planned run the same decisions and must be bit-equal. The reference is the oracle in numpy, whose sums run in another order: every pair with
-it must agree within a tolerance that scales with the spread of the outputs. Each mode but the reference, which runs once, must repeat itself exactly.
-With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN before each replay. Where a pair fails, the
-program is run again with every node observed, and the first node that differs is named. Of an encoder the normalised embeddings are compared.
+Eager, planned, guarded and "no-reuse" (planned, but no byte serves twice) run the same decisions and must be bit-equal. The reference is the oracle in numpy,
+whose sums run in another order: every pair with it must agree within a tolerance that scales with the spread of the outputs. Each mode but the reference,
+which runs once, must repeat itself exactly. With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN before
+each replay. Where a pair fails, the program is run again with every node observed, and the first node that differs is named. Of an encoder the normalised
+embeddings are compared.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -25,11 +27,11 @@ from ostinato.ir.types import Array
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.options import RUNNABLE
 from ostinato.tools.console import milliseconds, table
 from ostinato.tools.observe import Probe, bits_equal, first_difference
 from ostinato.tools.programs import compile_model, precision_of
 from ostinato.tools.schemas import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
+from ostinato.tools.variants import VARIANTS, in_variant
 from ostinato.tools.workload import TEXTS, WorkStep, longest_sequence, make_workload
 
 __all__ = ["TOLERANCE", "compare", "show_comparison"]
@@ -61,14 +63,16 @@ def compare(
     seed: int = 0,
     tokens: int | None = None,
     precision: str = "auto",
+    memory_limit: int | str | None = None,
     threads: int = 0,
     isa: str = "auto",
     report_progress: Callable[[str], None] | None = None,
 ) -> CompareReport:
     """Runs `modes` of a model, or of an executable over packed entries, on the same random token ids and says how they agree.
 
-    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `precision`, `threads` and `isa` are for a model; an
-    executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays` times. Raises
+    Besides the modes of an executable there is "no-reuse": planned, with bytes of their own for all activations.
+    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `precision`, `memory_limit`, `threads` and `isa` are for a
+    model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays` times. Raises
     `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
     modes, replays, seed = _modes(modes), integer(replays, "replays", low=1), integer(seed, "seed", low=0)
@@ -84,7 +88,8 @@ def compare(
         )
     else:
         length = DEFAULT_TOKENS if tokens is None else tokens
-        executable = _compiled(target, length, precision, threads, isa)
+        settings = {"precision": precision, "memory_limit": memory_limit, "threads": threads, "isa": isa}
+        executable = _compiled(target, length, settings)
         name = str(target.checkpoint.path) if isinstance(target, Model) else str(target)
     longest = min(DEFAULT_TOKENS, longest_sequence(executable)) if tokens is None else tokens
     work = make_workload(executable, tokens=longest, seed=seed)
@@ -134,11 +139,11 @@ def show_comparison(report: CompareReport, console: Console) -> None:
 
 def _modes(modes: object) -> tuple[str, ...]:
     """The modes as a tuple; raises `ConfigError` for none, for one twice and for unknown ones."""
-    hint = f"give a list with some of {', '.join(RUNNABLE)}"
+    hint = f"give a list with some of {', '.join(VARIANTS)}"
     if isinstance(modes, str) or not isinstance(modes, Iterable):
         raise ConfigError(f"modes is {modes!r}, expected a list of modes", hint=hint)
     listed = tuple(modes)
-    if unknown := [mode for mode in listed if mode not in RUNNABLE]:
+    if unknown := [mode for mode in listed if mode not in VARIANTS]:
         raise ConfigError(f"modes {unknown} cannot be compared here", hint=hint)
     if not listed:
         raise ConfigError("no mode is named", hint=hint)
@@ -148,20 +153,12 @@ def _modes(modes: object) -> tuple[str, ...]:
 
 
 def _compiled(
-    target: Model | str | os.PathLike[str], length: int, precision: str, threads: int, isa: str
+    target: Model | str | os.PathLike[str], length: int, settings: Mapping[str, Any]
 ) -> TextExecutable | EmbedExecutable:
     """A model for one sequence of `length` tokens, or an encoder for texts of that many in all."""
     model = open_model(target)
     batch, context = (1, length) if model.family.encoder is None else (TEXTS, None)
-    return compile_model(
-        model,
-        context=context,
-        buckets={"B": [batch], "T": [length]},
-        mode="planned",
-        precision=precision,
-        threads=threads,
-        isa=isa,
-    )
+    return compile_model(model, context=context, buckets={"B": [batch], "T": [length]}, mode="planned", **settings)
 
 
 def _packed(executable: Executable) -> TextExecutable | EmbedExecutable:
@@ -183,7 +180,7 @@ def _packed(executable: Executable) -> TextExecutable | EmbedExecutable:
 
 
 def _run_mode(executable: Executable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
-    clone = executable.clone(mode)
+    clone = in_variant(executable, mode)
     _outputs(clone, work[0])  # what is built on the first run is not timed
     first: tuple[Array, ...] = ()
     repeats, seconds = True, []

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.files import not_text, read_text
 from ostinato.llm import LLM
 from ostinato.runtime.logprobs import Logprob
 from ostinato.runtime.output import RequestOutput
 from ostinato.runtime.sampling import SamplingParams
-from ostinato.tools.files import not_text, read_text
 from ostinato.tools.programs import device_of, precision_of
 from ostinato.tools.schemas import RunReport, TokenChoice
 

@@ -1,7 +1,7 @@
 """Every node's result in one mode, to find the first node at which two modes part.
 
-Eager and reference hand their results over; the planned arena is read after each single step, before a later step may take the bytes. Rows past the
-valid count are cut off where the leading axis is a counted one, since nothing is promised about them.
+Each mode hands its results over, the planned ones after each single step, before a later step may take the bytes. Rows past the valid count are cut off where
+the leading axis is a counted one, since nothing is promised about them.
 """
 
 from __future__ import annotations
@@ -12,52 +12,27 @@ import numpy as np
 
 from ostinato.ir.graph import Graph
 from ostinato.ir.types import Array, TensorType
-from ostinato.runtime.device import Table
 from ostinato.runtime.executable import Executable
+from ostinato.tools.variants import in_variant
 
 __all__ = ["Probe", "bits_equal", "first_difference"]
 
 
 class Probe:
-    """A clone of an executable in one mode whose runs record the values of all nodes by name."""
+    """A clone of an executable in one mode (or variant) whose runs record the values of all nodes by name."""
 
     def __init__(self, executable: Executable, mode: str) -> None:
-        self._mode = mode
         self._seen: dict[str, Array] = {}
-        self._executable = executable.clone(mode, self._record)
-        self._tables: dict[str, Table] = {}
+        self._executable = in_variant(executable, mode, self._record)
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs an entry and returns its node results. Caches carry over to the next run."""
         self._seen = {}
-        if self._mode == "planned":
-            self._run_step_by_step(entry, inputs)
-        else:
-            self._executable.run(entry, inputs)
+        self._executable.run(entry, inputs)
         return self._seen
 
     def _record(self, name: str, values: Array) -> None:
         self._seen[name] = np.array(values)
-
-    def _run_step_by_step(self, entry: str, inputs: Mapping[str, Array]) -> None:
-        executable = self._executable
-        plan, graph, regions = executable.entries[entry], executable.program.graphs[entry], executable.regions
-        table = self._tables.get(entry)
-        if table is None:
-            table = self._tables[entry] = executable.device.make_table([regions.resolve(step) for step in plan.steps])
-        with executable.exclusive():
-            for binding in plan.inputs:
-                regions.view(binding)[...] = inputs[binding.name]
-            for index, step in enumerate(plan.steps):
-                table.run(index, 1)
-                for operand in step.operands:
-                    if operand is None or not operand.writes or operand.value not in graph.producers:
-                        continue
-                    buffer = {"arena": regions.arena, "io": regions.io}.get(operand.range.region.kind)
-                    kind = graph.types[operand.value]
-                    if buffer is not None and not kind.dtype.is_block:
-                        flat = buffer.view(kind.dtype.numpy, (kind.elements,), operand.range.offset)
-                        self._record(operand.value, _logical(flat, kind))
 
 
 def first_difference(
@@ -97,9 +72,3 @@ def _close(left: Array, right: Array, tolerance: float) -> bool:
 def _valid(values: Array, kind: TensorType, counts: Mapping[str, int]) -> Array:
     count = counts.get(kind.axes[0]) if kind.axes else None
     return values if count is None else values[:count]
-
-
-def _logical(flat: Array, kind: TensorType) -> Array:
-    """Memory order to logical order."""
-    strides = tuple(stride * flat.dtype.itemsize for stride in kind.strides)
-    return np.lib.stride_tricks.as_strided(flat, kind.static_shape, strides, writeable=False)

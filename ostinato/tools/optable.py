@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.opdef import AttrSpec, OpDef, OperandSpec
 from ostinato.ir.ops import OP, OPS
 from ostinato.ir.ops.rules import BLOCKS, ELEMENTS, FLOATS, WEIGHTS
@@ -45,7 +46,7 @@ GROUPS: tuple[tuple[frozenset[DType], str], ...] = (
 )
 
 
-def render(ops: Sequence[OpDef] = OPS, rows: Sequence[Impl] = ROWS) -> str:
+def render(ops: Sequence[OpDef] = OPS, rows: Sequence[Impl] = (*ROWS, *HIP_ROWS)) -> str:
     """The page as text. Raises `KeyError` for a row of an operator that is not in the table."""
     by_op: dict[str, list[Impl]] = {op.name: [] for op in ops}
     for row in rows:
@@ -143,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{PAGE.name} is {'current' if current else 'stale: run python -m ostinato.tools.optable'}\n")
         return 0 if current else 1
     PAGE.write_text(page, encoding="utf-8")
-    sys.stdout.write(f"wrote {PAGE.name}: {len(OP)} operators, {len(ROWS)} rows\n")
+    sys.stdout.write(f"wrote {PAGE.name}: {len(OP)} operators, {len(ROWS) + len(HIP_ROWS)} rows\n")
     return 0
 
 

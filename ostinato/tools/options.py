@@ -23,6 +23,7 @@ __all__ = [
     "EntryOption",
     "JsonOption",
     "LogitsOption",
+    "MemoryLimitOption",
     "ModeOption",
     "ModelArgument",
     "ModelOption",
@@ -57,7 +58,11 @@ ModelOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, or hip[:N] (not yet available).")]
 ModeOption = Annotated[
-    str, typer.Option("--mode", help="auto, reference, eager, planned, or captured (GPUs; not yet available).")
+    str,
+    typer.Option(
+        "--mode",
+        help="auto, reference, eager, planned, guarded (every byte watched), or captured (GPUs; not yet available).",
+    ),
 ]
 PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32 or bf16.")]
 ThreadsOption = Annotated[
@@ -72,6 +77,15 @@ ContextOption = Annotated[
         min=1,
         show_default=False,
         help="Positions of the cache for each sequence; default: chosen from the model.",
+    ),
+]
+MemoryLimitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        show_default=False,
+        help="Most that activations may take, such as 64M or 1.5GiB; values that do not fit are computed again.",
     ),
 ]
 LogitsOption = Annotated[str, typer.Option("--logits", help="last (one row a sequence) or all (one a token).")]

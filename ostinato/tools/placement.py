@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from ostinato.ir.errors import ConfigError, PlanError
+from ostinato.ir.files import read_text, write_text
 from ostinato.planner.problem import ProblemError, problem_from_csv, problem_to_csv, violations
 from ostinato.planner.solvers import SOLVERS, solve
 from ostinato.tools.console import count, facts, milliseconds
-from ostinato.tools.files import read_text, write_text
 from ostinato.tools.schemas import PlacementReport
 from ostinato.tools.view.arena import arena_to_svg, map_of_problem
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ostinato.compiler import Traced, compile_encoder, plan_text_program, positions_of, trace
+from ostinato.compiler import (
+    Traced,
+    compile_encoder,
+    load_text_plan,
+    plan_settings,
+    plan_text_program,
+    positions_of,
+    trace,
+)
 from ostinato.compiler import compile as compile_decoder
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
@@ -78,20 +87,34 @@ def compile_model(
     return compile_encoder(model, **settings)
 
 
-def plan_buckets(model: Model, buckets: Mapping[str, Sequence[int]], *, context: int | None, precision: str) -> Program:
+def plan_buckets(
+    model: Model,
+    buckets: Mapping[str, Sequence[int]],
+    *,
+    context: int | None,
+    precision: str,
+    memory_limit: str | None = None,
+    saved: Path | None = None,
+) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
-    Raises `ConfigError` for unusable buckets.
+    `memory_limit`: bytes of arena at most. `saved`: a plan that was written before, which is read and checked instead. Raises `ConfigError` for unusable
+    buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what `Lowered.load_plan` raises.
     """
     if set(buckets) != {"B", "T"}:
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")
     if model.family.encoder is not None:
         refuse_decoder_options(model, "last", context)
         traced = trace(model, "embed", precision=precision)
-        return plan_text_program(traced, bucket_entries("embed", buckets["B"], buckets["T"]))
-    cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
-    traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
-    return plan_text_program(traced, bucket_entries("step", buckets["B"], buckets["T"]))
+        entries = bucket_entries("embed", buckets["B"], buckets["T"])
+    else:
+        cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
+        traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
+        entries = bucket_entries("step", buckets["B"], buckets["T"])
+    settings = plan_settings(memory_limit)
+    if saved is None:
+        return plan_text_program(traced, entries, settings=settings)
+    return load_text_plan(saved, traced, entries, settings=settings)
 
 
 def precision_of(program: Program) -> str:
@@ -130,6 +153,13 @@ def entry_stats(plan: ProgramPlan) -> tuple[EntryStats, ...]:
             solver=entry.stats.solver,
             peak_step=entry.stats.peak_step,
             peak_values=entry.stats.peak_values,
+            status=entry.stats.status,
+            worst_fragmentation=entry.stats.worst_fragmentation,
+            worst_step=entry.stats.worst_step,
+            mean_fragmentation=entry.stats.mean_fragmentation,
+            reused=entry.stats.reused,
+            recomputed=entry.stats.recomputed,
+            extra_work=entry.stats.extra_work,
             checked=True,
         )
         for entry in plan.entries.values()
@@ -145,13 +175,18 @@ def show_entries(entries: Sequence[EntryStats], console: Console) -> None:
     """Entries side by side, one column each."""
     rows = [
         ("steps", [count(e.steps) for e in entries]),
+        ("computed again", [f"{count(e.recomputed)}, {e.extra_work:.2%} more work" for e in entries]),
         ("strided copies", [count(e.strided_copies) for e in entries]),
         ("results in place", [count(e.in_place) for e in entries]),
         ("arena", [size(e.arena_bytes) for e in entries]),
         ("lower bound", [size(e.lower_bound) for e in entries]),
         ("gap", [f"{e.gap:.2%}" for e in entries]),
         ("sum without reuse", [size(e.sum_bytes) for e in entries]),
+        ("status", [e.status for e in entries]),
         ("solver", [e.solver for e in entries]),
+        ("slots in reused bytes", [count(e.reused) for e in entries]),
+        ("fragmentation, worst", [f"{e.worst_fragmentation:.2%} at step {e.worst_step}" for e in entries]),
+        ("fragmentation, mean", [f"{e.mean_fragmentation:.2%}" for e in entries]),
         ("peak at step", [count(e.peak_step) for e in entries]),
         ("proven", ["yes" if e.checked else "no" for e in entries]),
     ]

@@ -21,6 +21,9 @@ __all__ = [
     "EmbedReport",
     "EntryStats",
     "ErrorReport",
+    "GpuCard",
+    "GpuLibrary",
+    "GpuPlatform",
     "Mismatch",
     "ModeTiming",
     "ModelPackage",
@@ -87,6 +90,39 @@ class DeviceInfo(Report):
     detail: str
 
 
+class GpuLibrary(Report):
+    """A vendor's library: what was found, and what to do where it is missing or incomplete. Texts are empty where there is nothing to say."""
+
+    role: Literal["runtime", "compiler", "blas", "collective"]
+    name: str
+    finding: Literal["found", "incomplete", "missing"]
+    version: str
+    path: str
+    problem: str
+    fix: str
+
+
+class GpuCard(Report):
+    """A GPU as its driver describes it; `wave` is lanes."""
+
+    index: int
+    name: str
+    architecture: str
+    memory_bytes: int
+    multiprocessors: int
+    wave: int
+
+
+class GpuPlatform(Report):
+    """One vendor's libraries and cards; `problem` says why no card can be used and is empty where there is one."""
+
+    platform: Literal["amd", "nvidia"]
+    libraries: tuple[GpuLibrary, ...]
+    cards: tuple[GpuCard, ...]
+    problem: str
+    hint: str
+
+
 class DoctorReport(Report):
     """`ostinato doctor`."""
 
@@ -107,6 +143,7 @@ class DoctorReport(Report):
     packages: tuple[PackageInfo, ...]
     models: tuple[ModelPackage, ...]
     devices: tuple[DeviceInfo, ...]
+    gpus: tuple[GpuPlatform, ...]
     problems: tuple[Problem, ...]
 
 
@@ -170,7 +207,12 @@ class EmbedReport(Report):
 
 
 class EntryStats(Report):
-    """One planned entry. `gap` is arena_bytes / lower_bound - 1; `checked` says that the independent checker proved the plan."""
+    """One planned entry. `gap` is arena_bytes / lower_bound - 1; `checked` says that the independent checker proved the plan.
+
+    `status` is what the solver knows of the placement. Fragmentation is the part of the bytes below the highest live one that is not live: at its worst, at
+    `worst_step`, and on average. `reused` counts the storage classes and workspaces that take a byte which another one had before. `recomputed` counts the
+    steps that compute a value again to keep to a limit of memory, `extra_work` is what these cost as a part of all other work.
+    """
 
     name: str
     dims: Mapping[str, int]
@@ -186,11 +228,18 @@ class EntryStats(Report):
     solver: str
     peak_step: int
     peak_values: tuple[str, ...]
+    status: str
+    worst_fragmentation: float
+    worst_step: int
+    mean_fragmentation: float
+    reused: int
+    recomputed: int
+    extra_work: float
     checked: bool
 
 
 class PlanReport(Report):
-    """`ostinato plan MODEL`: the entries of the program and the bytes of its regions by name, such as "host:0/arena"."""
+    """`ostinato plan MODEL`: the entries of the program, the bytes of its regions by name, such as "host:0/arena", and the files written."""
 
     kind: Literal["plan"] = "plan"
     model: str
@@ -198,6 +247,7 @@ class PlanReport(Report):
     entries: tuple[EntryStats, ...]
     regions: Mapping[str, int]
     seconds: float
+    files: tuple[str, ...]
 
 
 class ViewReport(Report):

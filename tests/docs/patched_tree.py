@@ -1,6 +1,6 @@
 """A copy of the tree with the diffs of the documentation applied, and Python run in it.
 
-The copy holds what Python needs: package, tests, examples, and the native module that is built, which knows nothing of the diffs. Programs run without the
+The copy holds what Python needs: package, tests, examples, and the native modules that are built, which know nothing of the diffs. Programs run without the
 `.pth` files of the environment, since those of an editable install would lead back to the checkout.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ostinato.backend_hip import _native
+from ostinato.planner import _solver
 
 __all__ = ["EXAMPLES", "ROOT", "apply", "copy_tree", "marked_blocks", "run", "touched"]
 
@@ -40,8 +41,8 @@ def copy_tree(folder: Path) -> Path:
     for name in ("ostinato", "tests", "docs/examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    native = Path(_native.__file__)
-    shutil.copy(native, folder / "ostinato" / "backend_hip" / native.name)
+    for native in map(Path, (_native.__file__, _solver.__file__)):
+        shutil.copy(native, folder / "ostinato" / native.parent.name / native.name)
     return folder
 
 

@@ -18,35 +18,8 @@ from ostinato.ir.graph import Graph, Role
 from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import WeightPart
 from tests.frontend.make_checkpoints import Tensors, random_model, small_config, write_gguf, write_hf_checkpoint
+from tests.frontend.small_families import GEMMA, SMALL_DECODERS
 
-LONGROPE = {
-    "type": "longrope",
-    "short_factor": [1.0 + pair / 8 for pair in range(8)],
-    "long_factor": [2.0 + pair for pair in range(8)],
-}
-GEMMA: dict[str, Any] = {"tie_word_embeddings": True, "head_dim": 32}
-FAMILIES_IN_BOTH_FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {"attention_bias": True}),
-    "mistral": ("mistral", {"sliding_window": 5}),
-    "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {"head_dim": 32, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
-    "gemma": ("gemma", GEMMA),
-    "gemma2": ("gemma2", {**GEMMA, "sliding_window": 5, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 2.0}),
-    "gemma3": (
-        "gemma3_text",
-        {**GEMMA, "sliding_window": 5, "query_pre_attn_scalar": 32, "num_hidden_layers": 7, "rope_theta": 1e6},
-    ),
-    "phi3": (
-        "phi3",
-        {
-            "head_dim": 32,
-            "partial_rotary_factor": 0.5,
-            "sliding_window": 9,
-            "original_max_position_embeddings": 12,
-            "rope_scaling": LONGROPE,
-        },
-    ),
-}
 IDS = [5, 17, 3, 92, 41, 8, 5, 60, 17, 2, 33, 71, 9, 12, 80, 44, 6]
 
 
@@ -56,9 +29,9 @@ def logits_of(model: ost.Model, **options: Any) -> Array:
     return logits
 
 
-@pytest.mark.parametrize("name", FAMILIES_IN_BOTH_FORMATS)
+@pytest.mark.parametrize("name", SMALL_DECODERS)
 def test_both_formats_give_the_same_logits_bit_for_bit(name: str, tmp_path: Path, seed: int) -> None:
-    family, changes = FAMILIES_IN_BOTH_FORMATS[name]
+    family, changes = SMALL_DECODERS[name]
     config = small_config(family, **changes)
     tensors = random_model(config, seed)
     ours = ost.load(write_hf_checkpoint(tmp_path / "m", config, tensors))
@@ -72,9 +45,9 @@ def test_both_formats_give_the_same_logits_bit_for_bit(name: str, tmp_path: Path
     np.testing.assert_array_equal(logits_of(theirs), expected)
 
 
-@pytest.mark.parametrize("name", FAMILIES_IN_BOTH_FORMATS)
+@pytest.mark.parametrize("name", SMALL_DECODERS)
 def test_a_quantised_file_of_every_family_runs(name: str, tmp_path: Path, seed: int) -> None:
-    family, changes = FAMILIES_IN_BOTH_FORMATS[name]
+    family, changes = SMALL_DECODERS[name]
     config = small_config(family, **changes)
     tensors = random_model(config, seed)
     whole = logits_of(ost.load(write_gguf(tmp_path / "whole.gguf", config, tensors)))
@@ -82,9 +55,9 @@ def test_a_quantised_file_of_every_family_runs(name: str, tmp_path: Path, seed: 
     assert 0 < np.abs(quantised - whole).max() < 0.5 * whole.std()
 
 
-@pytest.mark.parametrize("name", FAMILIES_IN_BOTH_FORMATS)
+@pytest.mark.parametrize("name", SMALL_DECODERS)
 def test_eager_equals_planned_and_bf16_stays_near_f32(name: str, tmp_path: Path, seed: int) -> None:
-    family, changes = FAMILIES_IN_BOTH_FORMATS[name]
+    family, changes = SMALL_DECODERS[name]
     config = small_config(family, **changes)
     model = ost.load(write_hf_checkpoint(tmp_path, config, random_model(config, seed)))
     planned = logits_of(model)

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP, OPS
 from ostinato.ir.target import NATURAL, Impl
 from ostinato.tools.optable import PAGE, render
 
-by_row = pytest.mark.parametrize("row", ROWS, ids=[row.identity for row in ROWS])
+ALL = (*ROWS, *HIP_ROWS)
+by_row = pytest.mark.parametrize("row", ALL, ids=[row.identity for row in ALL])
 
 
 def test_page_is_current() -> None:
@@ -22,7 +24,7 @@ def test_page_is_current() -> None:
 def test_page_names_everything() -> None:
     page = render()
     assert all(f"## {op.name}\n" in page for op in OPS)
-    assert all(f"`{row.name}`" in page for row in ROWS)
+    assert all(f"`{row.name}`" in page for row in ALL)
     with pytest.raises(KeyError):
         render(OPS, [replace(ROWS[0], op="unknown")])
 
@@ -49,7 +51,7 @@ def test_rows_fit_their_operator(row: Impl) -> None:
 
 
 def test_row_names_are_unique() -> None:
-    identities = [row.identity for row in ROWS]
+    identities = [row.identity for row in ALL]
     assert len(set(identities)) == len(identities)
 
 
@@ -57,3 +59,14 @@ def test_row_names_are_unique() -> None:
 def test_every_operator_runs_on_the_host(op: OpDef) -> None:
     rows = [row for row in ROWS if row.op == op.name and "host" in row.architectures]
     assert bool(rows) != op.is_view, "an operator has a row, a view needs none"
+
+
+def test_every_operator_runs_on_every_gpu() -> None:
+    """One test, not one an operator: an operator may begin on the host alone (docs/bring-your-operator.md), and is whole when this passes."""
+    have = {row.op for row in HIP_ROWS if "hip" in row.architectures}
+    assert {op.name for op in OPS if not op.is_view} == have
+
+
+def test_rows_of_gpus_have_a_launch_and_rows_of_the_host_have_none() -> None:
+    assert all(row.launch is not None for row in HIP_ROWS)
+    assert all(row.launch is None for row in ROWS)

@@ -18,9 +18,13 @@ from ostinato.planner.lower import plan_entry
 from ostinato.planner.order import Scheduled
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
 from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker
 
 __all__ = ["Bench", "one_lane", "schedule", "two_lanes"]
+
+SETTINGS = PlanSettings(order="program", solver="best_fit")
+"""A plain order and solver: mutations name steps and offsets of these plans."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,10 @@ def _side_graph() -> Graph:
 def one_lane(**graphs: Graph) -> Bench:
     """Entries `main` and `side`, or other graphs by name."""
     graphs = graphs or {"main": _main_graph(), "side": _side_graph()}
-    plans = {name: (graph, plan_entry(graph, FAKE_TARGET, name=name, ops=FAKE_OPS)) for name, graph in graphs.items()}
+    plans = {
+        name: (graph, plan_entry(graph, FAKE_TARGET, name=name, settings=SETTINGS, ops=FAKE_OPS))
+        for name, graph in graphs.items()
+    }
     return Bench(build_program(plans), graphs)
 
 
@@ -192,5 +199,5 @@ def two_lanes() -> Bench:
         ("from_state", 1, (), ()),
         ("y", 0, (), ()),
     )
-    plan = plan_entry(graph, FAKE_TARGET, name="main", schedule=turns, ops=FAKE_OPS)
+    plan = plan_entry(graph, FAKE_TARGET, name="main", schedule=turns, settings=SETTINGS, ops=FAKE_OPS)
     return Bench(build_program({"main": (graph, plan)}), {"main": graph})

@@ -87,6 +87,17 @@ class _PartView:
         stride = strides[0] if strides is not None else 1
         return View(start * stride, (step * stride,))
 
+    @staticmethod
+    def reference(
+        operands: Sequence[Array | None], attrs: Mapping[str, Attr], results: Sequence[TensorType]
+    ) -> tuple[Array, ...]:
+        (x,) = operands
+        start, step = attrs["start"], attrs["step"]
+        assert x is not None
+        assert isinstance(start, int)
+        assert isinstance(step, int)
+        return (x[start::step][: results[0].elements],)
+
 
 class _TransposeView:
     """A contiguous vector as a matrix of `rows` columns, read column by column: all its bytes in another order."""
@@ -99,6 +110,15 @@ class _TransposeView:
         assert strides == (1,)
         return View(0, (1, rows))
 
+    @staticmethod
+    def reference(
+        operands: Sequence[Array | None], attrs: Mapping[str, Attr], results: Sequence[TensorType]
+    ) -> tuple[Array, ...]:
+        (x,) = operands
+        assert x is not None
+        rows, columns = results[0].static_shape
+        return (x.reshape(columns, rows).T,)
+
 
 def _view(name: str, rule: _PartView | _TransposeView, *attrs: str) -> OpDef:
     return OpDef(
@@ -107,7 +127,7 @@ def _view(name: str, rule: _PartView | _TransposeView, *attrs: str) -> OpDef:
         (OperandSpec("x", frozenset({DType.U8})),),
         ("y",),
         _no_infer,
-        _no_reference,
+        rule.reference,
         _no_samples,
         Tolerance(0, 0, "no byte moves"),
         tuple(AttrSpec(attr, int) for attr in attrs),

@@ -481,7 +481,7 @@ def use_a_row_that_refuses_the_node() -> Spoiled:
 
 def state_a_smaller_arena() -> Spoiled:
     stats = GOOD.entry.stats.model_copy(update={"arena_bytes": 104, "lower_bound": 104})
-    return GOOD.with_entry(stats=stats), "the steps use 112 bytes of arena, 104 are stated"
+    return GOOD.with_entry(stats=stats), "the steps use 112 bytes of fake:0/arena, 104 are stated"
 
 
 def state_a_bound_above_the_arena() -> Spoiled:

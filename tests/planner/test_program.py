@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from ostinato.ir.errors import PlanError
+from ostinato.ir.errors import PlanError, StaleArtifact
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.step import REGION_KINDS, Region
+from ostinato.ir.version import VERSION
 from ostinato.planner.check import check_entry, check_program
 from ostinato.planner.lower import plan_entry
-from ostinato.planner.plan import EntryPlan, ProgramPlan, print_program, program_from_json, program_to_json
+from ostinato.planner.plan import PLAN_VERSION, EntryPlan, ProgramPlan
+from ostinato.planner.plan_text import print_program
 from ostinato.planner.program import build_program
+from ostinato.planner.saved import program_from_json, program_to_json
 from tests.planner.bench_plans import one_lane, two_lanes
 from tests.planner.fakes import DEVICE, FAKE_OPS, FAKE_TARGET, GraphMaker, fake_range
 
@@ -206,7 +209,7 @@ def test_damaged_json_is_refused_with_the_reason() -> None:
     assert "shared regions" not in str(caught.value)
     data = json.loads(text)
     data["plan"]["version"] = 99
-    with pytest.raises(PlanError, match="version 1, found 'ostinato-plan' version 99"):
+    with pytest.raises(StaleArtifact, match=f"plan version: the plan has 99, wanted is {PLAN_VERSION}"):
         program_from_json(json.dumps(data))
     data = json.loads(text)
     del data["plan"]["entries"]["main"]["io_bytes"]
@@ -229,7 +232,7 @@ def test_text_is_for_people() -> None:
     hashes = built.hashes
     text = print_program(built)
     for line in (
-        f"program version=1  hash={hashes.program}  shared={hashes.shared}",
+        f"program version={PLAN_VERSION}  library={VERSION}  hash={hashes.program}  shared={hashes.shared}",
         "   ".join(
             f"region fake:0/{kind} {size}"
             for kind, size in (("arena", 40), ("weights", 16), ("state", 16), ("io", 48), ("constants", 0))
@@ -237,9 +240,10 @@ def test_text_is_for_people() -> None:
         "weight %w  fake:0/weights@0  +16  u8[16]  w[0:16]",
         "state %s  fake:0/state@0  +16  u8[16]",
         f"plan @e  target=fake  device=fake:0  align=8  graph={plan.graph_hash}  dims=N=4  options=precision=f32",
-        "stats  arena=40  lower_bound=40  ratio=1.0000  sum=56  solver=best_fit/size/lowest  io=48",
-        "stats  steps=5  launches=4  copies=1  strided_copies=0  in_place=1",
-        "peak   step 1  #workspace of t %t",
+        "stats  steps=5  launches=4  copies=1  strided_copies=0  in_place=1  io=48",
+        f"stats  arena=40  lower_bound=40  ratio=1.0000  sum=56  reused=0  optimal by {plan.stats.solver}",
+        "stats  arena fragmentation worst=0.6000 at step 2 mean=0.4500",
+        "peak   arena at step 1  #workspace of t %t",
         "input %x   io@0   +16  u8[16]",
         "slot %t %u            arena@24  +16  live [1,5)",
         "slot #workspace of t  arena@0   +24  live [1,2)",

@@ -19,8 +19,9 @@ from ostinato.ir.weights import WeightPart
 from ostinato.passes.runner import run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
-from ostinato.planner.plan import ProgramPlan, RegionSize, program_from_json, program_to_json
+from ostinato.planner.plan import ProgramPlan, RegionSize
 from ostinato.planner.program import build_program
+from ostinato.planner.saved import program_from_json, program_to_json
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import SharedRegions, allocate_regions

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ostinato.tools import cli, doctor
 from ostinato.tools.schemas import (
-    REPORTS,
     BenchReport,
     CompareReport,
     CompileReport,
@@ -26,37 +22,10 @@ from ostinato.tools.schemas import (
     PassesReport,
     PlacementReport,
     PlanReport,
-    Report,
     RunReport,
 )
 from ostinato.tools.unavailable import UNAVAILABLE
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    def report(self) -> Report:
-        """Standard output as the one JSON object that it must be, checked against the schema of its kind."""
-        return REPORTS[json.loads(self.out)["kind"]].model_validate_json(self.out, strict=True)
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def ostinato(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        code = caught.value.code
-        return Result(code if isinstance(code, int) else 0, out, err)
-
-    return run
+from tests.tools.conftest import Run
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
@@ -84,6 +53,13 @@ def test_doctor(ostinato: Run) -> None:
     text = ostinato("doctor").out
     assert report.package_path in text.replace("\n", "")
     assert "not yet available" in text
+    assert [gpu.platform for gpu in report.gpus] == ["amd", "nvidia"]
+    for gpu in report.gpus:
+        assert [library.role for library in gpu.libraries] == ["runtime", "compiler", "blas", "collective"]
+        assert bool(gpu.cards) != bool(gpu.problem), "either there is a card or it is said why not"
+        for library in gpu.libraries:
+            assert library.name in text
+            assert library.path if library.finding == "found" else library.problem and library.fix
 
 
 @pytest.mark.parametrize("command", sorted(UNAVAILABLE))
@@ -306,6 +282,7 @@ def test_compile_dumps_every_stage(ostinato: Run, tiny: Path, tmp_path: Path) ->
     assert {Path(file).name for file in report.files} >= {"plan.txt", "plan.json"}
     assert all(Path(file).stat().st_size for file in report.files)
     assert "mode planned" in ostinato("compile", str(tiny), "--shapes", "B=1,T=8").out
+    assert "mode guarded" in ostinato("compile", str(tiny), "--shapes", "B=1,T=8", "--mode", "guarded").out
 
 
 def test_trace_and_passes(ostinato: Run, tiny: Path) -> None:
@@ -332,6 +309,7 @@ def test_compare(ostinato: Run, tiny: Path) -> None:
     assert {(pair.left, pair.right): pair.verdict for pair in report.pairs}["eager", "planned"] == "bit-equal"
     assert "every contract holds" in ostinato("compare", str(tiny), "--modes", "eager,planned", "--replays", "1").out
     assert "verdict" not in ostinato("compare", str(tiny), "--modes", "eager", "--replays", "1").out
+    assert "bit-equal" in ostinato("compare", str(tiny), "--modes", "planned,no-reuse,guarded", "--replays", "1").out
     for command in ("compare", "bench"):
         result = ostinato(command, str(tiny), "--seed", "-1")
         assert result.code == 2

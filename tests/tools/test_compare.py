@@ -13,6 +13,7 @@ import ostinato as ost
 from ostinato.ir.types import Array
 from ostinato.tools.compare import compare
 from ostinato.tools.observe import Probe, bits_equal, first_difference
+from ostinato.tools.variants import VARIANTS, in_variant
 from ostinato.tools.workload import make_workload
 
 
@@ -29,6 +30,16 @@ def test_modes_of_a_good_program_keep_their_contracts(executable: ost.TextExecut
     assert verdicts["reference", "planned"] == "within contract"
     assert all(timing.repeats for timing in report.timings)
     assert "bit-equal" in str(report)
+
+
+def test_guarded_and_no_reuse_are_compared_over_the_same_weights(executable: ost.TextExecutable) -> None:
+    launches = executable.device.launches
+    report = compare(executable, ("planned", "no-reuse", "guarded"), replays=2)
+    assert report.ok, str(report)
+    assert {pair.verdict for pair in report.pairs} == {"bit-equal"}
+    assert executable.device.launches == launches  # nothing was packed again
+    arenas = {mode: in_variant(executable, mode).memory.arena for mode in ("planned", "no-reuse", "guarded")}
+    assert arenas["planned"] < min(arenas["no-reuse"], arenas["guarded"])
 
 
 def test_bf16_agrees_within_its_own_tolerance(tiny: Path) -> None:
@@ -183,13 +194,15 @@ def test_a_mode_that_does_not_repeat_itself_is_reported(
 
 def test_every_mode_can_be_observed_and_the_first_difference_is_named(executable: ost.TextExecutable) -> None:
     work = make_workload(executable, tokens=8, seed=3)
-    probes = {mode: Probe(executable, mode) for mode in ("reference", "eager", "planned")}
+    probes = {mode: Probe(executable, mode) for mode in VARIANTS}
     for step in work:
         graph = executable.program.graphs[step.entry]
         counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
         seen = {mode: probe.run(step.entry, step.inputs) for mode, probe in probes.items()}
         assert set(seen["planned"]) & set(seen["eager"]), "some values are observed in both"
-        assert first_difference(graph, seen["eager"], seen["planned"], counts, 0.0) is None
+        for mode in ("planned", "guarded", "no-reuse"):
+            assert set(seen[mode]) == set(seen["planned"])
+            assert first_difference(graph, seen["eager"], seen[mode], counts, 0.0) is None
         assert first_difference(graph, seen["reference"], seen["planned"], counts, 1e-3) is None
         name = next(value.name for node in graph.nodes[4:] for value in node.results if value.name in seen["planned"])
         seen["planned"][name] = seen["planned"][name].copy()

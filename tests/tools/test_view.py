@@ -153,7 +153,7 @@ def test_control_characters_are_no_part_of_the_arena_picture() -> None:
 
 
 def test_the_arena_shows_every_slot_where_the_plan_has_it(lowered: Lowered) -> None:
-    plan = lowered.plan_entry()
+    _, plan = lowered.fit_entry()
     drawing = map_of_plan(plan, lowered.graph)
     root = ElementTree.fromstring(arena_to_svg(drawing))
     slots = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "slot"]

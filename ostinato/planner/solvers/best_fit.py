@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ostinato.planner.problem import Bound, Problem, Solution, lower_bound
-from ostinato.planner.solvers.outcome import NO_LIMITS, Limits, Outcome, Status
+from ostinato.planner.problem import Problem, Solution, lower_bound
+from ostinato.planner.solvers.outcome import NO_LIMITS, Limits, Outcome, StopTest, status_of
 
 __all__ = ["ORDERS", "Fit", "best_fit"]
 
@@ -177,9 +177,12 @@ def _runs(problem: Problem, sections: _Sections) -> Iterator[tuple[str, list[int
             yield f"best_fit/{name}/{fit.value}", order, fit
 
 
-def best_fit(problem: Problem, limits: Limits = NO_LIMITS) -> Outcome:
-    """The lowest placement that the portfolio finds; colliding fixed offsets are left to `violations`. Its cost is bounded without `limits`."""
-    del limits
+def best_fit(problem: Problem, limits: Limits = NO_LIMITS, stop: StopTest | None = None) -> Outcome:
+    """The lowest placement that the portfolio finds; colliding fixed offsets are left to `violations`.
+
+    Its cost is bounded, so that it heeds neither `limits` nor `stop`.
+    """
+    del limits, stop
     bound = lower_bound(problem)
     best = Solution((0,) * len(problem.buffers), 0)
     solver = "best_fit/empty"
@@ -195,14 +198,4 @@ def best_fit(problem: Problem, limits: Limits = NO_LIMITS) -> Outcome:
                 solver = name
             if best.height <= bound.height or packer.work > WORK_BUDGET:
                 break
-    return Outcome(best, bound, solver, _status(problem, best, bound))
-
-
-def _status(problem: Problem, solution: Solution, bound: Bound) -> Status:
-    if problem.capacity is not None and bound.height > problem.capacity:
-        return Status.INFEASIBLE
-    if solution.height <= bound.height:
-        return Status.OPTIMAL
-    if problem.capacity is not None and solution.height > problem.capacity:
-        return Status.OVER_CAPACITY
-    return Status.FEASIBLE
+    return Outcome(best, bound, solver, status_of(problem, best.height, bound.height))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from ostinato.planner.problem import Bound, Solution
+from ostinato.planner.problem import Bound, Problem, Solution
 
-__all__ = ["NO_LIMITS", "Limits", "Outcome", "Status"]
+__all__ = ["NO_LIMITS", "Limits", "Outcome", "Status", "StopTest", "status_of"]
+
+StopTest: TypeAlias = Callable[[], bool]
+"""Asked now and then whether to end with what there is."""
 
 
 class Status(enum.Enum):
@@ -66,3 +71,16 @@ class Outcome:
     def gap(self) -> float:
         """height / bound - 1; 0 when both are 0."""
         return self.solution.height / self.bound.height - 1 if self.bound.height else 0.0
+
+
+def status_of(problem: Problem, height: int, bound: int, *, stopped: bool = False) -> Status:
+    """What is known once the lowest solution found has `height` and nothing is lower than `bound`; `stopped` by time or by the caller."""
+    if problem.capacity is not None and bound > problem.capacity:
+        return Status.INFEASIBLE
+    if height <= bound:
+        return Status.OPTIMAL
+    if stopped:
+        return Status.TIMEOUT
+    if problem.capacity is not None and height > problem.capacity:
+        return Status.OVER_CAPACITY
+    return Status.FEASIBLE

@@ -2,12 +2,13 @@
 
 Above, every slot as a rectangle: its steps across, its bytes upwards, coloured by what wrote it; the line at the top is the arena, the dashed one the lower
 bound, and pointing at a rectangle names its tenants. Below, how many bytes are live at each step: where the curve touches the bound is the peak, and what
-lies between curve and arena is what the placement could not use at that step. Plans and placement problems are drawn by the same function.
+lies between curve and arena is what the placement could not use at that step. The thin line above the curve is the end of the highest live byte: what lies
+between the two is fragmentation. Plans and placement problems are drawn by the same function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,6 +16,7 @@ from ostinato.ir.graph import Graph
 from ostinato.ir.step import WORKSPACE
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.problem import Bound, Problem, Solution
+from ostinato.planner.usage import Tenancy, reuse_count, usage_changes
 from ostinato.tools.console import size
 
 __all__ = ["ArenaMap", "Tenant", "arena_to_svg", "map_of_plan", "map_of_problem"]
@@ -34,7 +36,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class ArenaMap:
-    """What is drawn: tenants below `height` bytes, the lower bound, and the step at which it is reached."""
+    """What is drawn: the tenants of one device's arena below `height` bytes, the lower bound, and the step at which it is reached."""
 
     title: str
     tenants: tuple[Tenant, ...]
@@ -44,7 +46,7 @@ class ArenaMap:
 
 
 def map_of_plan(plan: EntryPlan, graph: Graph | None = None) -> ArenaMap:
-    """The arena of an entry. With its graph the colours say which operator made a slot's first value."""
+    """The arena of an entry on its own device. With its graph the colours say which operator made a slot's first value."""
 
     def kind(values: Sequence[str]) -> str:
         if values[0].startswith(WORKSPACE):
@@ -54,7 +56,7 @@ def map_of_plan(plan: EntryPlan, graph: Graph | None = None) -> ArenaMap:
 
     tenants = tuple(
         Tenant(", ".join(slot.values), kind(slot.values), slot.first, slot.last, slot.range.offset, slot.range.size)
-        for slot in plan.slots
+        for slot in plan.slots_on(plan.device)
     )
     stats = plan.stats
     return ArenaMap(plan.name, tenants, stats.arena_bytes, stats.lower_bound, stats.peak_step)
@@ -67,6 +69,11 @@ def map_of_problem(title: str, problem: Problem, solution: Solution, bound: Boun
         for buffer, offset in zip(problem.buffers, solution.offsets, strict=True)
     )
     return ArenaMap(title, tenants, solution.height, bound.height, bound.step)
+
+
+def tenancies_of(drawing: ArenaMap) -> list[Tenancy]:
+    """The tenants without their names."""
+    return [Tenancy(tenant.first, tenant.last, tenant.offset, tenant.size) for tenant in drawing.tenants]
 
 
 _WIDTH, _MAP, _CURVE, _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 1200, 420, 130, 84, 24, 64, 44, 70
@@ -83,6 +90,7 @@ _STYLE = """
   .slot { stroke: #ffffff; stroke-width: 0.4; } .slot:hover { stroke: #000000; stroke-width: 1.5; }
   .arena { stroke: #d64545; stroke-width: 1.5; } .bound { stroke: #186faf; stroke-width: 1.5; stroke-dasharray: 7 4; }
   .peak { stroke: #7b8794; stroke-dasharray: 2 3; } .live { fill: #bcccdc; stroke: #486581; stroke-width: 1; }
+  .extent { fill: none; stroke: #f28e2b; stroke-width: 1; }
 """
 
 
@@ -101,6 +109,7 @@ class _Picture:
         if any(tenant.kind == WORKSPACE for tenant in drawing.tenants):
             self._colour[WORKSPACE] = _SCRATCH
         self._floor, self._base = _TOP + _MAP, _TOP + _MAP + _GAP + _CURVE
+        self._usage = usage_changes(tenancies_of(drawing))
 
     def text(self) -> str:
         height = self._base + _BOTTOM
@@ -130,9 +139,12 @@ class _Picture:
         tenants = len(found.tenants)
         sizes = f"arena {size(found.height)}, lower bound {size(found.lower_bound)} (ratio {ratio:.4f}), peak at step {found.peak}"
         total = sum(tenant.size for tenant in found.tenants)
+        reused = reuse_count(tenancies_of(found))
+        worst = max((usage.fragmentation for _, usage in self._usage), default=0.0)
+        slots = f"{tenants} slots ({reused} in bytes that another had), {size(total)} without reuse"
         return [
             f'<text class="title" x="{_LEFT}" y="26">{_text(found.title)}</text>',
-            f'<text x="{_LEFT}" y="46">{sizes}; {tenants} slots, {size(total)} without reuse</text>',
+            f'<text x="{_LEFT}" y="46">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
         ]
 
     def _axes(self) -> list[str]:
@@ -185,17 +197,29 @@ class _Picture:
         return lines
 
     def _curve(self) -> list[str]:
-        points = [(self._first, 0), *_live(self._map.tenants), (self._steps, 0)]
-        path, level = f"M{self._x(self._first):.2f} {self._base}", float(self._base)
-        for step, nbytes in points:
-            path += f"H{self._x(step):.2f}"
-            level = self._base - self._up(nbytes, _CURVE)
-            path += f"V{level:.2f}"
-        return [f'<path class="live" d="{path}Z"/>', *self._levels(_TOP + _MAP + _GAP, _CURVE)]
+        live = self._stairs([(step, usage.live) for step, usage in self._usage])
+        extent = self._stairs([(step, usage.extent) for step, usage in self._usage])
+        return [
+            f'<path class="live" d="{live}Z"/>',
+            f'<path class="extent" d="{extent}"/>',
+            *self._levels(_TOP + _MAP + _GAP, _CURVE),
+        ]
+
+    def _stairs(self, points: Sequence[tuple[int, int]]) -> str:
+        """The path through (step, bytes from it on), from the first step to the last."""
+        path = f"M{self._x(self._first):.2f} {self._base}"
+        for step, nbytes in ((self._first, 0), *points, (self._steps, 0)):
+            path += f"H{self._x(step):.2f}V{self._base - self._up(nbytes, _CURVE):.2f}"
+        return path
 
     def _legend(self) -> list[str]:
         lines, x, y = [], float(_LEFT), self._base + 44
-        for name, mark in (("arena", "arena"), ("lower bound", "bound"), ("peak", "peak")):
+        for name, mark in (
+            ("arena", "arena"),
+            ("lower bound", "bound"),
+            ("peak", "peak"),
+            ("highest live byte", "extent"),
+        ):
             lines.append(f'<line class="{mark}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="{y}" y2="{y}"/>')
             lines.append(f'<text class="small" x="{x + 23:.0f}" y="{y + 3}">{name}</text>')
             x += 34 + _LETTER * len(name)
@@ -212,16 +236,3 @@ class _Picture:
 def _text(text: str) -> str:
     """Text in XML, which has no place for control characters: they are left out."""
     return escape("".join(character for character in text if character.isprintable() or character == "\n"))
-
-
-def _live(tenants: Iterable[Tenant]) -> list[tuple[int, int]]:
-    """(step, bytes live from it on), at every step where that changes."""
-    change: dict[int, int] = {}
-    for tenant in tenants:
-        change[tenant.first] = change.get(tenant.first, 0) + tenant.size
-        change[tenant.last] = change.get(tenant.last, 0) - tenant.size
-    points, level = [], 0
-    for step in sorted(change):
-        level += change[step]
-        points.append((step, level))
-    return points

@@ -13,11 +13,11 @@ from typing import Any
 
 from ostinato.compiler import Lowered, Planned, Traced
 from ostinato.ir.errors import ConfigError, NotYetAvailable
+from ostinato.ir.files import write_bytes, write_text
 from ostinato.ir.graph import Graph
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
-from ostinato.tools.files import write_bytes, write_text
 from ostinato.tools.stages import file_stem
 from ostinato.tools.view.arena import arena_to_svg, map_of_plan
 from ostinato.tools.view.dot import graph_to_dot, render

@@ -1,4 +1,4 @@
-"""Files that commands read and write as the user named them: one that cannot be used is a usage error that says which and why.
+"""Text files that are read and written as the user named them: one that cannot be used is a usage error that says which and why.
 
 Folders are made where a file is to be written, and nothing is read that is not UTF-8.
 """

@@ -1,0 +1,72 @@
+#include "portfolio.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "orders.h"
+#include "skyline.h"
+#include "space.h"
+
+namespace ost::plan {
+
+namespace {
+
+constexpr int64_t kMostLookedAt = 3'000'000;  // placed items that best fit may look at: some tens of milliseconds
+constexpr std::array<const char*, 6> kSkylines = {"TWZ", "WTZ", "LTB", "BLT", "TBL", "ZWT"};
+
+struct Order {
+    const char* name;
+    const char* keys;
+};
+constexpr std::array<Order, 8> kOrders = {
+    {{"size", "Z"}, {"area", "B"}, {"peak", "TZ"}, {"from_peak", "PZ"}, {"length", "LZ"}, {"start", "SZ"}, {"end", "EZ"}, {"long_area", "Q"}}};
+
+// Places one item after another where nothing lies, the lowest such place or the one that it fills best. False once one cannot keep below `best`.
+bool best_fit(const Normal& problem, const std::vector<int32_t>& order, bool tightest, const Incumbent& best, Space& space, std::vector<int64_t>& offsets) {
+    space.clear();
+    for (const int32_t item : order) {
+        if (space.looked_at() > kMostLookedAt) return false;
+        Spot chosen{-1, 0, 0};
+        const int64_t limit = problem.highest_offset(item, best.height - 1);
+        space.spots(item, limit, [&](const Spot& spot) {
+            if (spot.weight > 0) return true;
+            if (chosen.low < 0 || spot.high - spot.low < chosen.high - chosen.low) chosen = spot;
+            return tightest;
+        });
+        if (chosen.low < 0) return false;
+        offsets[item] = chosen.low;
+        space.put(item, chosen.low, 1);
+    }
+    return true;
+}
+
+}  // namespace
+
+void portfolio(const Normal& problem, const Stop& stop, Incumbent& best) {
+    const Orders orders(problem);
+    const auto done = [&] { return best.known() && (best.height <= problem.bound || stop.now()); };
+    if (problem.items.empty()) {
+        best.offer(problem, {}, "empty");
+        return;
+    }
+    Skyline skyline(problem);
+    for (const char* keys : kSkylines) {
+        best.offer(problem, skyline.place(orders.ranks(keys)), std::string("skyline/") + keys);
+        if (done()) return;
+    }
+    Space space(problem);
+    std::vector<int32_t> order(problem.items.size());
+    std::vector<int64_t> offsets(problem.items.size());
+    for (const Order& by : kOrders) {
+        const std::vector<int32_t> rank = orders.ranks(by.keys);
+        for (size_t item = 0; item < rank.size(); ++item) order[rank[item]] = static_cast<int32_t>(item);
+        for (const bool tightest : {false, true}) {
+            if (done() || space.looked_at() > kMostLookedAt) return;
+            if (!best_fit(problem, order, tightest, best, space, offsets)) continue;
+            best.offer(problem, offsets, std::string("best_fit/") + by.name + (tightest ? "/tightest" : "/lowest"));
+        }
+    }
+}
+
+}  // namespace ost::plan

@@ -1,0 +1,82 @@
+"""What to tell someone whose limit of memory nothing keeps: how many bytes are missing, who holds bytes at the peak and for whom, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.ir.errors import CapacityError
+from ostinato.ir.graph import Graph
+from ostinato.ir.step import StepKind
+from ostinato.planner.plan import EntryPlan, Slot
+
+__all__ = ["Floor", "shortage"]
+
+TENANTS = 12
+"""Tenants of the peak that are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Bytes that one step, the node's, takes by itself with its operands and results: no plan of any order needs less, whatever runs twice."""
+
+    bytes: int
+    node: str
+
+
+def shortage(graph: Graph, plan: EntryPlan, *, limit: int, floor: Floor, tried: int) -> CapacityError:
+    """The error for a limit that no plan keeps; `plan` is the smallest of those found, `graph` what it is the plan of, `tried` how many recompute something."""
+    stats = plan.stats
+    at = stats.peak_step
+    alive = [slot for slot in plan.slots_on(plan.device) if slot.first <= at < slot.last]
+    alive.sort(key=lambda slot: (-slot.range.size, slot.values))
+    missing = f"{stats.arena_bytes - limit} bytes are missing"
+    lines = [
+        f"memory_limit is {limit} bytes of arena, the smallest plan found takes {stats.arena_bytes}: {missing}",
+        f"  at its peak, step {at} ({_step(graph, plan, at)}), {sum(slot.range.size for slot in alive)} bytes are alive:",
+        *(f"    {_tenant(graph, plan, slot)}" for slot in alive[:TENANTS]),
+    ]
+    if more := alive[TENANTS:]:
+        lines.append(f"    {sum(slot.range.size for slot in more)} bytes of {len(more)} smaller ones")
+    lines.append(f"  {tried} plans that run steps twice were tried; this one runs {stats.recomputed or 'none'} twice")
+    hint = f"raise memory_limit to {stats.arena_bytes}, or compile smaller buckets"
+    if floor.bytes > limit:
+        lines.append(
+            f"  %{floor.node}{_line(graph, floor.node)} takes {floor.bytes} bytes by itself: no plan needs less"
+        )
+        hint = f"compile smaller buckets; this one needs {floor.bytes} bytes or more, {stats.arena_bytes} as planned"
+    return CapacityError("\n".join(lines), node=plan.name, hint=hint)
+
+
+def _line(graph: Graph, value: str) -> str:
+    """The user's line that made a value, in parentheses; nothing where it is not known."""
+    node = graph.producers.get(value)
+    return "" if node is None or node.location is None else f" ({node.location})"
+
+
+def _step(graph: Graph, plan: EntryPlan, at: int) -> str:
+    step = plan.steps[at]
+    if step.kind is StepKind.COPY:
+        return f"copy of %{step.node}"
+    node = graph.producers[step.node]
+    where = "" if node.location is None else f", {node.location}"
+    return f"%{step.node} = {node.op}{where}"
+
+
+def _tenant(graph: Graph, plan: EntryPlan, slot: Slot) -> str:
+    """One tenant of the peak: its name, bytes and line, and what it is alive for."""
+    at = plan.stats.peak_step
+    names = set(slot.values)
+    if not names & graph.types.keys():
+        return f"{slot.values[0]}: {slot.range.size} bytes, for this step alone"
+    value, use = slot.values[0], ""
+    for position in range(slot.first, slot.last):
+        step = plan.steps[position]
+        mine = [operand for operand in step.operands if operand is not None and operand.value in names]
+        made = next((operand.value for operand in mine if operand.writes), None)
+        if position <= at and made is not None:
+            value, use = made, "made here" if position == at else use
+        elif position == at and mine:
+            use = "read here"
+        elif position > at and mine and not use:
+            use = f"read next by %{step.node}{_line(graph, step.node)}"
+    return f"%{value}: {slot.range.size} bytes{_line(graph, value)}, {use or 'not read again'}"
