@@ -1,21 +1,45 @@
-"""The host device as data: the implementation rows that selection may choose from.
+"""Devices as data: the implementation rows that selection may choose from.
 
-A target does not depend on the instruction set or the number of threads: every unit has every kernel, so one plan serves them all.
+The host's target does not depend on the instruction set or the number of threads: every unit has every kernel, so one plan serves them all. A GPU's depends
+on its architecture and on how many lanes its waves have.
 """
 
 from __future__ import annotations
 
+import re
+
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
+from ostinato.backend_hip.impls.hip import HIP_ROWS
+from ostinato.backend_hip.impls.hip.common import HIP_ARCHITECTURE
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.target import Target
 
-__all__ = ["HOST_ALIGNMENT", "host_target"]
+__all__ = ["ALIGNMENT", "hip_target", "host_target"]
 
-HOST_ALIGNMENT = 256
+ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
+
+_ARCHITECTURE = re.compile(r"sm_[0-9]+[a-z]?|gfx[0-9]+[a-f]?")
 
 
 def host_target() -> Target:
     """The CPU target; its rows are those whose architectures name the host."""
     rows = tuple(row for row in ROWS if HOST_ARCHITECTURE in row.architectures)
-    return Target(name="host", rows=rows, device="host:0", alignment=HOST_ALIGNMENT)
+    return Target(name="host", rows=rows, device="host:0", alignment=ALIGNMENT)
+
+
+def hip_target(architecture: str, wave: int) -> Target:
+    """The target of a GPU such as "gfx942" or "sm_90" whose waves have so many lanes.
+
+    Its rows are those for every GPU, for its wave ("wave64") and for its architecture. Raises `ConfigError` for a name that no GPU has, and for a wave of
+    other than 32 or 64 lanes.
+    """
+    if _ARCHITECTURE.fullmatch(architecture) is None:
+        hint = 'the name its compiler has for it: "gfx942", "gfx1100", "sm_90"'
+        raise ConfigError(f"expected the architecture of a GPU, found {architecture!r}", hint=hint)
+    if wave not in (32, 64):
+        raise ConfigError(f"expected waves of 32 or 64 lanes, found {wave}", hint="AMD's gfx9 have 64, all others 32")
+    mine = {HIP_ARCHITECTURE, f"wave{wave}", architecture}
+    rows = tuple(row for row in HIP_ROWS if mine.intersection(row.architectures))
+    return Target(name=architecture, rows=rows, device="hip:0", alignment=ALIGNMENT)

@@ -1,11 +1,12 @@
 """`ostinato doctor`: what was found on this machine, what is missing, and how to mend it.
 
 Reads facts only: it loads the native module but runs no kernel, opens no model and touches no network. The package path comes first, because an
-editable install can make one checkout silently import another's code.
+editable install can make one checkout silently import another's code. Libraries of GPUs are looked at in processes of their own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 import os
@@ -22,11 +23,20 @@ from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_pa
 from ostinato.ir.errors import OstinatoError
 from ostinato.tools.console import emit_json, facts, output, size, table
 from ostinato.tools.options import EXIT_FAILED, JsonOption
-from ostinato.tools.schemas import DeviceInfo, DoctorReport, ModelPackage, NativeInfo, PackageInfo, Problem
+from ostinato.tools.schemas import (
+    DeviceInfo,
+    DoctorReport,
+    GpuPlatform,
+    ModelPackage,
+    NativeInfo,
+    PackageInfo,
+    Problem,
+)
 
 __all__ = ["doctor_command", "examine", "show"]
 
 NATIVE = "ostinato.backend_hip._native"
+GPU_LIBRARIES = "ostinato.backend_hip.gpu_libraries"
 OPTIONAL_PACKAGES: Mapping[str, str] = {
     "torch": "parity tests; later: torch modules as input",
     "transformers": "parity tests",
@@ -68,6 +78,7 @@ def examine() -> DoctorReport:
     """Gathers the report; `ok` is false when something is missing that running a model needs."""
     problems: list[Problem] = []
     native = _native(problems)
+    gpus = () if native is None else _gpus()
     memory = _meminfo()
     cpu, flags = _cpu()
     return DoctorReport(
@@ -94,9 +105,9 @@ def examine() -> DoctorReport:
                 available=native is not None,
                 detail=native.isa if native else "the native module is missing",
             ),
-            DeviceInfo(name="hip (AMD)", available=False, detail="not yet available in this version"),
-            DeviceInfo(name="hip (NVIDIA)", available=False, detail="not yet available in this version"),
+            *(_gpu_device(gpu) for gpu in gpus),
         ),
+        gpus=gpus,
         problems=tuple(problems),
     )
 
@@ -130,6 +141,19 @@ def show(report: DoctorReport, console: Console) -> None:
             numbers=False,
         )
     )
+    libraries = [
+        (
+            gpu.platform,
+            one.role,
+            one.name,
+            one.version or one.finding,
+            "; ".join(filter(None, (one.problem, one.fix))) or one.path,
+        )
+        for gpu in report.gpus
+        for one in gpu.libraries
+    ]
+    headings = ("vendor", "for", "library", "found", "where, or what is wrong and how to mend it")
+    console.print(table("GPU libraries", headings, libraries, numbers=False))
     models = ((m.name, _yes(m.path is not None), m.path or m.install) for m in report.models)
     console.print(table("model packages", ("name", "installed", "where, or how to install"), models, numbers=False))
     packages = ((p.name, p.version or "no", p.used_for) for p in report.packages)
@@ -160,6 +184,19 @@ def _native(problems: list[Problem]) -> NativeInfo | None:
         threads=device.threads,
         kernels=len(module.kernel_names()),
     )
+
+
+def _gpus() -> tuple[GpuPlatform, ...]:
+    """Each vendor's libraries and cards. The module is loaded by name like the native one, which it needs."""
+    module = importlib.import_module(GPU_LIBRARIES)
+    return tuple(GpuPlatform.model_validate(dataclasses.asdict(module.examine(vendor))) for vendor in module.PLATFORMS)
+
+
+def _gpu_device(gpu: GpuPlatform) -> DeviceInfo:
+    """A vendor's cards as a kind of device: found or not, running on one is not yet available."""
+    cards = ", ".join(f"{card.name} ({card.architecture}, {size(card.memory_bytes)})" for card in gpu.cards)
+    detail = f"{cards or gpu.problem}; running on it is not yet available in this version"
+    return DeviceInfo(name=f"hip ({gpu.platform.upper()})", available=False, detail=detail)
 
 
 def _version(distribution: str) -> str | None:

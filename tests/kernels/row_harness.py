@@ -1,4 +1,4 @@
-"""One call of an implementation row on the host device: memory laid out with guards and poison, the kernel run, results read back.
+"""One call of an implementation row on a machine: memory laid out with guards and poison, the kernel run, results read back.
 
 Everything the row declares is taken at its word: kernel and parameters, operand order, workspace bytes, packed layouts, strides, in-place pairs. A `Call` is
 one way of laying a sample out that the row accepts: natural, each layout that it lists, strided operands, rows counted by an input, results in place.
@@ -7,8 +7,9 @@ one way of laying a sample out that the row accepts: natural, each layout that i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -25,16 +26,47 @@ from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.views import is_contiguous, row_refusal
 from ostinato.runtime.device import PackSource, ResolvedStep
 
-__all__ = ["Call", "calls", "check", "device", "references"]
+__all__ = ["GUARD", "Addresses", "Call", "HostMachine", "Machine", "calls", "check", "is_strided", "references"]
 
 GUARD = 256
+"""Bytes before and after each operand that nobody may touch."""
 GUARD_BYTE = 0xA5
 COUNT = "#count"
 Strides = tuple[int, ...]
+Addresses = tuple[tuple[int, int], ...]
+"""Address and bytes of each operand of a kernel, (0, 0) where absent."""
+
+
+class Machine(Protocol):
+    """Something that runs kernels over memory of this process."""
+
+    def pack(self, tensor: TensorType, address: int, source: PackSource) -> None:
+        """Writes a weight in its packed layout."""
+        ...
+
+    def run(self, call: Call, operands: Addresses) -> None:
+        """Runs the row's kernel; raises `BoundsError` where it met an index out of range."""
+        ...
+
+
+@dataclass(frozen=True)
+class HostMachine:
+    """The host device with one unit and number of threads."""
+
+    unit: str
+    threads: int
+
+    def pack(self, tensor: TensorType, address: int, source: PackSource) -> None:
+        _device(self.unit, self.threads).pack(tensor, address, source, 0)
+
+    def run(self, call: Call, operands: Addresses) -> None:
+        kernel, params = call.row.kernel(call.site), call.row.params(call.site)
+        step = ResolvedStep(call.site.node.name, StepKind.LAUNCH, kernel, operands, params)
+        _device(self.unit, self.threads).make_table([step]).run()
 
 
 @functools.cache
-def device(unit: str, threads: int) -> HostDevice:
+def _device(unit: str, threads: int) -> HostDevice:
     """One device for each unit and number of threads, kept for the whole test run."""
     return HostDevice(threads=threads, isa=unit)
 
@@ -199,13 +231,13 @@ def _strided_view(memory: Memory, dtype: DType, shape: tuple[int, ...], strides:
     return np.lib.stride_tricks.as_strided(flat, shape, steps) if 0 not in shape else np.zeros(shape, dtype=dtype.numpy)
 
 
-def _operand_memory(host: HostDevice, tensor: TensorType, strides: Strides | None, array: Array) -> Memory:
+def _operand_memory(machine: Machine, tensor: TensorType, strides: Strides | None, array: Array) -> Memory:
     """An operand as the row is told it lies: packed, in blocks, or with these strides, gaps poisoned."""
     if tensor.is_packed:
         memory = Memory(tensor.nbytes)
         rows = np.arange(tensor.static_shape[0], dtype=np.int64)
         stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        host.pack(tensor, memory.address, PackSource(stored, tensor.dtype, rows), 0)
+        machine.pack(tensor, memory.address, PackSource(stored, tensor.dtype, rows))
         return memory
     if tensor.dtype.is_block:
         memory = Memory(array.nbytes)
@@ -224,13 +256,13 @@ def _operand_memory(host: HostDevice, tensor: TensorType, strides: Strides | Non
 # the run
 
 
-def _run(call: Call, host: HostDevice, arrays: list[Array | None]) -> list[Array]:
-    """Results in logical order; fails when anything but results and workspace changed."""
+def _run(call: Call, machine: Machine, arrays: list[Array | None]) -> list[Array]:
+    """Results in logical order; fails when anything but results and workspace changed. Rows that a count leaves out are poisoned where names tell them."""
     op, site = call.op, call.site
     memories: dict[str, Memory] = {}
     for spec, tensor, strides, array in zip(op.operands, site.operands, site.strides, arrays, strict=True):
         if tensor is not None and array is not None:
-            memories[spec.name] = _operand_memory(host, tensor, strides, array)
+            memories[spec.name] = _operand_memory(machine, tensor, strides, _valid_part(call, tensor, array))
     before = {name: memory.bytes.copy() for name, memory in memories.items()}
     places = dict(call.in_place) | {op.results[result]: op.operands[operand].name for result, operand in op.must_alias}
     for value in site.node.results:
@@ -246,17 +278,27 @@ def _run(call: Call, host: HostDevice, arrays: list[Array | None]) -> list[Array
         memories[COUNT].bytes.view(np.int32)[0] = call.count
     names = kernel_operands(site.node, op, call.row, COUNT if call.count is not None else None)
     addresses = tuple((0, 0) if name is None else (memories[name].address, memories[name].nbytes) for name in names)
-    step = ResolvedStep(site.node.name, StepKind.LAUNCH, call.row.kernel(site), addresses, call.row.params(site))
-    host.make_table([step]).run()
+    try:
+        machine.run(call, addresses)
+    finally:
+        for name, memory in memories.items():
+            assert memory.intact(), f"bytes around {name} changed"
     written = {places.get(value.name) for value in site.node.results}
-    for name, memory in memories.items():
-        assert memory.intact(), f"bytes around {name} changed"
     for name, bytes_before in before.items():
         assert name in written or np.array_equal(memories[name].bytes, bytes_before), f"operand {name} changed"
     return [
         _strided_view(memories[value.name], value.type.dtype, value.type.static_shape, value.type.strides).copy()
         for value in site.node.results
     ]
+
+
+def _valid_part(call: Call, tensor: TensorType, array: Array) -> Array:
+    axis = "" if call.count is None else _leading_axis(call.op, call.site)
+    if not axis or tensor.axes[:1] != (axis,) or tensor.dtype.is_block:
+        return array
+    poisoned = array.copy()
+    poisoned[call.count :] = _poison(tensor.dtype, 1)
+    return poisoned
 
 
 def references(call: Call, arrays: list[Array | None]) -> list[Array] | None:
@@ -282,23 +324,21 @@ def references(call: Call, arrays: list[Array | None]) -> list[Array] | None:
         return [array.astype(tensor.dtype.numpy) for array, tensor in zip(made, results, strict=True)]
 
 
-def check(
-    call: Call, unit: str, arrays: list[Array | None], expected: list[Array] | None, threads: tuple[int, ...] = (1, 2)
-) -> None:
-    """Runs the call with each number of threads; raises `AssertionError` unless all agree bit for bit and with the reference within the tolerance."""
+def check(call: Call, machines: Sequence[Machine], arrays: list[Array | None], expected: list[Array] | None) -> None:
+    """Runs the call on each machine; raises `AssertionError` unless all agree bit for bit and with the reference within the tolerance."""
     if expected is None:
-        for count in threads:
+        for machine in machines:
             try:
-                _run(call, device(unit, count), arrays)
+                _run(call, machine, arrays)
             except BoundsError:
                 continue
             raise AssertionError("the reference refuses these rows, the kernel does not")
         return
-    runs = [_run(call, device(unit, count), arrays) for count in threads]
+    runs = [_run(call, machine, arrays) for machine in machines]
     for index, (result, wanted) in enumerate(zip(runs[0], expected, strict=True)):
         name, tensor = call.site.node.results[index].name, call.site.results[index]
-        for other in runs[1:]:
-            assert result.tobytes() == other[index].tobytes(), f"{name} depends on the number of threads"
+        for machine, other in zip(machines[1:], runs[1:], strict=True):
+            assert result.tobytes() == other[index].tobytes(), f"{name} is not the same on {machines[0]} and {machine}"
         counted = call.count is not None and not _counts_operands(call.op)
         rows = call.count if counted else None
         _compare(name, result[:rows] if result.ndim else result, wanted[:rows] if result.ndim else wanted, call, tensor)

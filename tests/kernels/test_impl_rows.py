@@ -13,16 +13,22 @@ import pytest
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import materialise
 from ostinato.ir.target import NATURAL, Impl
-from tests.kernels.row_harness import Call, calls, check, is_strided, references
+from tests.kernels.row_harness import Call, HostMachine, calls, check, is_strided, references
 
 HOST_ROWS = [row for row in ROWS if "host" in row.architectures]
 UNITS = list(_native.isa_available())
 LISTED = 5
 """Failures shown in full."""
+
+
+def machines(unit: str) -> tuple[HostMachine, ...]:
+    """The host with one and with two threads."""
+    return HostMachine(unit, 1), HostMachine(unit, 2)
 
 
 def planned(row: Impl, rng: np.random.Generator) -> list[tuple[int, Call]]:
@@ -42,14 +48,14 @@ def test_row_agrees_with_the_reference(row: Impl, unit: str, rng: np.random.Gene
         for call in calls(row, sample):
             ran += 1
             try:
-                check(call, unit, arrays, references(call, arrays))
+                check(call, machines(unit), arrays, references(call, arrays))
             except (AssertionError, OstinatoError) as error:
                 failures.append(f"sample {number}: {call}\n    {error}")
     assert ran, f"{row.identity} accepts no sample"
     assert not failures, f"{len(failures)} of {ran} calls failed on {unit}\n" + "\n".join(failures[:LISTED])
 
 
-@pytest.mark.parametrize("row", HOST_ROWS, ids=[row.identity for row in HOST_ROWS])
+@pytest.mark.parametrize("row", [*HOST_ROWS, *HIP_ROWS], ids=[row.identity for row in (*HOST_ROWS, *HIP_ROWS)])
 def test_what_a_row_declares_is_exercised(row: Impl, rng: np.random.Generator) -> None:
     """Samples reach every in-place pair, every layout, strided operands and the count of a row; else they prove less than they seem to."""
     found = [call for _, call in planned(row, rng)]
@@ -79,7 +85,7 @@ def outcome(row: Impl, tampered: Impl, wanted: Callable[[Call], bool], rng: np.r
         if found:
             arrays = [None if operand is None else materialise(operand, rng) for operand in sample.operands]
             with pytest.raises((AssertionError, OstinatoError)) as caught:
-                check(replace(found[0], row=tampered), UNITS[-1], arrays, references(found[0], arrays))
+                check(replace(found[0], row=tampered), machines(UNITS[-1]), arrays, references(found[0], arrays))
             return str(caught.value)
     raise AssertionError("no such call")
 

@@ -12,7 +12,7 @@ from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ATTENTION_ROWS"]
+__all__ = ["ATTENTION_ROWS", "bidirectional_accepts", "dense_accepts", "packed_accepts", "store_accepts"]
 
 _INDICES = (DType.I32,)
 _MAX_WIDTH = 1024
@@ -27,7 +27,7 @@ def _head_width(site: CallSite) -> str | None:
     )
 
 
-def _store_accepts(site: CallSite) -> str | None:
+def store_accepts(site: CallSite) -> str | None:
     key, value = site.operand(0), site.operand(1)
     key_cache, value_cache = site.operand(5), site.operand(6)
     return first_reason(
@@ -49,7 +49,7 @@ def _store_params(site: CallSite) -> tuple[int, ...]:
     return (tokens, heads, width, blocks, block_size, table_width, rows, number(key), number(cache))
 
 
-def _packed_accepts(site: CallSite) -> str | None:
+def packed_accepts(site: CallSite) -> str | None:
     cache = site.operand(1)
     return first_reason(
         need_dtype("q", site.operand(0), FLOATS),
@@ -73,7 +73,7 @@ def _packed_params(site: CallSite) -> tuple[int | float, ...]:
     return (*sizes, site.real("scale"), site.integer("window"), site.real("soft_cap"), *dtypes)
 
 
-def _dense_accepts(site: CallSite) -> str | None:
+def dense_accepts(site: CallSite) -> str | None:
     query = site.operand(0)
     return first_reason(
         need_dtype("q", query, FLOATS),
@@ -112,10 +112,10 @@ def _causal_params(site: CallSite) -> tuple[int | float, ...]:
     return (*sizes, *scoring, *dtypes, *_dense_strides(site))
 
 
-def _bidirectional_accepts(site: CallSite) -> str | None:
+def bidirectional_accepts(site: CallSite) -> str | None:
     vectors = enumerate(("row_of_token", "start", "length"), 3)
     return first_reason(
-        _dense_accepts(site), *(need_dtype(name, site.operand(index), _INDICES) for index, name in vectors)
+        dense_accepts(site), *(need_dtype(name, site.operand(index), _INDICES) for index, name in vectors)
     )
 
 
@@ -135,7 +135,7 @@ ATTENTION_ROWS = (
         operands=("k", "v", "row_of_token", "position", "block_table", "count", "k_cache_out", "v_cache_out"),
         kernel=fixed("kv_store"),
         params=_store_params,
-        accepts=_store_accepts,
+        accepts=store_accepts,
     ),
     Impl(
         op="attention_packed",
@@ -145,7 +145,7 @@ ATTENTION_ROWS = (
         operands=("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
         kernel=fixed("attention_packed"),
         params=_packed_params,
-        accepts=_packed_accepts,
+        accepts=packed_accepts,
     ),
     Impl(
         op="attention_causal",
@@ -155,7 +155,7 @@ ATTENTION_ROWS = (
         operands=("q", "k", "v", "y"),
         kernel=fixed("attention_causal"),
         params=_causal_params,
-        accepts=all_of(_dense_accepts, _uncounted),
+        accepts=all_of(dense_accepts, _uncounted),
         strided=frozenset({"q", "k", "v"}),
         layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
     ),
@@ -167,7 +167,7 @@ ATTENTION_ROWS = (
         operands=("q", "k", "v", "row_of_token", "start", "length", "count", "y"),
         kernel=fixed("attention_bidirectional"),
         params=_bidirectional_params,
-        accepts=_bidirectional_accepts,
+        accepts=bidirectional_accepts,
         strided=frozenset({"q", "k", "v"}),
     ),
 )

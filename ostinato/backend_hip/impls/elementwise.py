@@ -25,13 +25,13 @@ from ostinato.ir.ops.activation import GELU_FORMS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ELEMENTWISE_ROWS"]
+__all__ = ["ELEMENTWISE_ROWS", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts"]
 
 _CASTS = (*FLOATS, DType.F64)
 _INTEGER_CASTS = (DType.I64, DType.I32)
 
 
-def _same_dtype(*operands: str) -> Predicate:
+def same_dtype(*operands: str) -> Predicate:
     """All operands have one float dtype, and so does the result."""
 
     def accepts(site: CallSite) -> str | None:
@@ -64,11 +64,11 @@ def _fill_params(site: CallSite) -> tuple[int | float, ...]:
     return (*rows_and_width(site.operand(0)), site.real("value"), number(site.operand(0)))
 
 
-def _gelu_converts(site: CallSite) -> str | None:
+def gelu_converts(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], FLOATS)
 
 
-def _add_bias_dtypes(site: CallSite) -> str | None:
+def add_bias_dtypes(site: CallSite) -> str | None:
     x = site.operand(0)
     return (
         need_dtype("x", x, FLOATS)
@@ -81,7 +81,7 @@ def _add_bias_params(site: CallSite) -> tuple[int, ...]:
     return (*flat(site.operand(0)), number(site.operand(0)))
 
 
-def _swiglu_converts(site: CallSite) -> str | None:
+def swiglu_converts(site: CallSite) -> str | None:
     gate = site.operand(0)
     return (
         need_dtype("gate", gate, FLOATS)
@@ -90,7 +90,7 @@ def _swiglu_converts(site: CallSite) -> str | None:
     )
 
 
-def _cast_accepts(site: CallSite) -> str | None:
+def cast_accepts(site: CallSite) -> str | None:
     source, result = site.operand(0), site.results[0]
     if source.dtype in _INTEGER_CASTS:
         return need_dtype("y", result, _INTEGER_CASTS)
@@ -114,32 +114,28 @@ _ADD_BIAS = _row(
     "add_bias",
     ("x", "bias", "count", "y"),
     _add_bias_params,
-    all_of(_add_bias_dtypes, foldable_count()),
+    all_of(add_bias_dtypes, foldable_count()),
     in_place=(("y", "x"),),
 )
 
 ELEMENTWISE_ROWS = (
-    _row("silu", ("x", "count", "y"), _elementwise_params, _same_dtype("x"), in_place=(("y", "x"),)),
-    _row("gelu", ("x", "count", "y"), _gelu_params, _same_dtype("x"), in_place=(("y", "x"),)),
-    _row("gelu", ("x", "count", "y"), _gelu_params, _gelu_converts, name="host_convert", priority=-1),
-    _row("tanh", ("x", "count", "y"), _elementwise_params, _same_dtype("x"), in_place=(("y", "x"),)),
+    _row("silu", ("x", "count", "y"), _elementwise_params, same_dtype("x"), in_place=(("y", "x"),)),
+    _row("gelu", ("x", "count", "y"), _gelu_params, same_dtype("x"), in_place=(("y", "x"),)),
+    _row("gelu", ("x", "count", "y"), _gelu_params, gelu_converts, name="host_convert", priority=-1),
+    _row("tanh", ("x", "count", "y"), _elementwise_params, same_dtype("x"), in_place=(("y", "x"),)),
     _row(
         "swiglu",
         ("gate", "up", "count", "y"),
         _two_dtype_params,
-        _same_dtype("gate", "up"),
+        same_dtype("gate", "up"),
         in_place=(("y", "gate"), ("y", "up")),
     ),
-    _row("swiglu", ("gate", "up", "count", "y"), _two_dtype_params, _swiglu_converts, name="host_convert", priority=-1),
-    _row(
-        "add", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))
-    ),
-    _row(
-        "mul", ("a", "b", "count", "y"), _elementwise_params, _same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))
-    ),
-    _row("scale", ("x", "count", "y"), _scale_params, _same_dtype("x"), in_place=(("y", "x"),)),
-    _row("fill", ("x", "count", "y"), _fill_params, _same_dtype("x"), in_place=(("y", "x"),)),
-    _row("cast", ("x", "count", "y"), _two_dtype_params, _cast_accepts),
+    _row("swiglu", ("gate", "up", "count", "y"), _two_dtype_params, swiglu_converts, name="host_convert", priority=-1),
+    _row("add", ("a", "b", "count", "y"), _elementwise_params, same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
+    _row("mul", ("a", "b", "count", "y"), _elementwise_params, same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
+    _row("scale", ("x", "count", "y"), _scale_params, same_dtype("x"), in_place=(("y", "x"),)),
+    _row("fill", ("x", "count", "y"), _fill_params, same_dtype("x"), in_place=(("y", "x"),)),
+    _row("cast", ("x", "count", "y"), _two_dtype_params, cast_accepts),
     _ADD_BIAS,
-    all_rows_twin(_ADD_BIAS, _add_bias_dtypes),
+    all_rows_twin(_ADD_BIAS, add_bias_dtypes),
 )

@@ -22,9 +22,9 @@ from ostinato.backend_hip.impls.common import (
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["LINEAR_ROWS"]
+__all__ = ["LINEAR_ROWS", "MAX_SPLIT", "at_most_three", "embedding_dtypes", "linear_dtypes"]
 
-_MAX_SPLIT = 3
+MAX_SPLIT = 3
 
 
 def _by_weight(kernel: str) -> Callable[[CallSite], str]:
@@ -32,7 +32,7 @@ def _by_weight(kernel: str) -> Callable[[CallSite], str]:
     return lambda site: f"{kernel}_{site.operand(1).dtype.value}"
 
 
-def _dtypes(site: CallSite) -> str | None:
+def linear_dtypes(site: CallSite) -> str | None:
     weight = site.operand(1)
     return first_reason(
         need_dtype("x", site.operand(0), FLOATS),
@@ -51,9 +51,9 @@ def _whole_blocks(site: CallSite) -> str | None:
     return None
 
 
-def _at_most_three(site: CallSite) -> str | None:
-    if len(site.results) > _MAX_SPLIT:
-        return f"the kernel writes at most {_MAX_SPLIT} results, found {len(site.results)}"
+def at_most_three(site: CallSite) -> str | None:
+    if len(site.results) > MAX_SPLIT:
+        return f"the kernel writes at most {MAX_SPLIT} results, found {len(site.results)}"
     if len({result.dtype for result in site.results}) > 1:
         return "all results must have one dtype"
     return None
@@ -62,7 +62,7 @@ def _at_most_three(site: CallSite) -> str | None:
 def _linear_params(site: CallSite) -> tuple[int, ...]:
     rows, columns = flat(site.operand(0))
     sizes = [result.static_shape[-1] for result in site.results]
-    padding = [0] * (_MAX_SPLIT - len(sizes))
+    padding = [0] * (MAX_SPLIT - len(sizes))
     return (rows, columns, number(site.operand(0)), number(site.results[0]), *sizes, *padding)
 
 
@@ -71,7 +71,7 @@ def _swiglu_params(site: CallSite) -> tuple[int, ...]:
     return (rows, columns, site.results[0].static_shape[-1], number(site.operand(0)), number(site.results[0]))
 
 
-def _embedding_dtypes(site: CallSite) -> str | None:
+def embedding_dtypes(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("ids", site.operand(0), (DType.I32,)),
         need_dtype("weight", site.operand(1), WEIGHT_DTYPES),
@@ -94,7 +94,7 @@ _LINEAR = Impl(
     operands=("x", "weight", "bias", "count", "y", "-", "-"),
     kernel=_by_weight("linear"),
     params=_linear_params,
-    accepts=all_of(_dtypes, foldable_count()),
+    accepts=all_of(linear_dtypes, foldable_count()),
     layouts=(("weight", ("panel32",)),),
 )
 
@@ -106,7 +106,7 @@ _LINEAR_SPLIT = Impl(
     operands=("x", "weight", "bias", "count", "y0", "y1", "y2"),
     kernel=_by_weight("linear"),
     params=_linear_params,
-    accepts=all_of(_dtypes, _at_most_three, foldable_count()),
+    accepts=all_of(linear_dtypes, at_most_three, foldable_count()),
     layouts=(("weight", ("panel32",)),),
 )
 
@@ -118,17 +118,17 @@ _LINEAR_SWIGLU = Impl(
     operands=("x", "weight", "count", "y"),
     kernel=_by_weight("linear_swiglu"),
     params=_swiglu_params,
-    accepts=all_of(_dtypes, foldable_count()),
+    accepts=all_of(linear_dtypes, foldable_count()),
     layouts=(("weight", ("panel32_pair",)),),
 )
 
 LINEAR_ROWS = (
     _LINEAR,
-    all_rows_twin(_LINEAR, _dtypes),
+    all_rows_twin(_LINEAR, linear_dtypes),
     _LINEAR_SPLIT,
-    all_rows_twin(_LINEAR_SPLIT, all_of(_dtypes, _at_most_three)),
+    all_rows_twin(_LINEAR_SPLIT, all_of(linear_dtypes, at_most_three)),
     _LINEAR_SWIGLU,
-    all_rows_twin(_LINEAR_SWIGLU, _dtypes),
+    all_rows_twin(_LINEAR_SWIGLU, linear_dtypes),
     Impl(
         op="embedding",
         name="host",
@@ -137,7 +137,7 @@ LINEAR_ROWS = (
         operands=("ids", "weight", "count", "y"),
         kernel=_by_weight("embedding"),
         params=_embedding_params,
-        accepts=all_of(_embedding_dtypes, foldable_count(inner=0)),
+        accepts=all_of(embedding_dtypes, foldable_count(inner=0)),
         layouts=(("weight", (NATURAL, "panel32")),),
     ),
 )

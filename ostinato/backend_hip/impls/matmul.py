@@ -7,10 +7,10 @@ import math
 from ostinato.backend_hip.impls.common import FLOATS, HOST, fixed, need_dtype, number
 from ostinato.ir.target import CallSite, Impl, Level
 
-__all__ = ["MATMUL_ROWS"]
+__all__ = ["MATMUL_ROWS", "matmul_accepts"]
 
 
-def _accepts(site: CallSite) -> str | None:
+def matmul_accepts(site: CallSite) -> str | None:
     a = site.operand(0)
     if site.counted and a.rank == 2 and site.boolean("transpose_a"):
         return "the valid-rows count is of axis 0 of the result, which is axis 1 of a transposed a"
@@ -40,6 +40,6 @@ MATMUL_ROWS = (
         operands=("a", "b", "count", "y"),
         kernel=fixed("matmul"),
         params=_params,
-        accepts=_accepts,
+        accepts=matmul_accepts,
     ),
 )

@@ -10,12 +10,20 @@ from ostinato.ir.ops.movement import MAX_PARTS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
-__all__ = ["MAX_COPY_RANK", "MOVEMENT_ROWS"]
+__all__ = [
+    "MAX_COPY_RANK",
+    "MOVEMENT_ROWS",
+    "concat_accepts",
+    "copy_accepts",
+    "gather_accepts",
+    "repeat_accepts",
+    "spread_accepts",
+]
 
 MAX_COPY_RANK = 6
 
 
-def _copy_accepts(site: CallSite) -> str | None:
+def copy_accepts(site: CallSite) -> str | None:
     source = site.operand(0)
     if source.dtype.is_block:
         return f"block dtype {source.dtype.value} has no strides"
@@ -36,16 +44,16 @@ def _copy(source: TensorType, extents: Sequence[int], strides: Sequence[int]) ->
     return (source.dtype.block_bytes, len(extents), *extents, *(1 for _ in padding), *strides, *padding)
 
 
-def _spread_accepts(site: CallSite) -> str | None:
+def spread_accepts(site: CallSite) -> str | None:
     if site.operand(0).dtype.is_block:
         return f"block dtype {site.operand(0).dtype.value} has no elements of one size"
     return None
 
 
-def _repeat_accepts(site: CallSite) -> str | None:
+def repeat_accepts(site: CallSite) -> str | None:
     if site.counted and site.integer("axis") == 0:
         return "the valid-rows count is of axis 0, which is the axis that is repeated"
-    return _spread_accepts(site)
+    return spread_accepts(site)
 
 
 def _repeat_params(site: CallSite) -> tuple[int, ...]:
@@ -60,7 +68,7 @@ def _broadcast_params(site: CallSite) -> tuple[int, ...]:
     return _copy(site.operand(0), (site.results[0].elements,), (0,))
 
 
-def _gather_accepts(site: CallSite) -> str | None:
+def gather_accepts(site: CallSite) -> str | None:
     source = site.operand(0)
     if source.dtype.is_block:
         return f"block dtype {source.dtype.value} has no rows of elements"
@@ -74,7 +82,7 @@ def _gather_params(site: CallSite) -> tuple[int, ...]:
     return (site.operand(1).elements, rows, width, number(source))
 
 
-def _concat_accepts(site: CallSite) -> str | None:
+def concat_accepts(site: CallSite) -> str | None:
     if site.operand(0).dtype.is_block:
         return f"block dtype {site.operand(0).dtype.value} has no runs of elements"
     if site.counted and site.integer("axis") == 0:
@@ -106,7 +114,7 @@ MOVEMENT_ROWS = (
         operands=("x", "index", "count", "y"),
         kernel=fixed("gather_rows"),
         params=_gather_params,
-        accepts=_gather_accepts,
+        accepts=gather_accepts,
     ),
     Impl(
         op="contiguous",
@@ -116,11 +124,11 @@ MOVEMENT_ROWS = (
         operands=("x", "y"),
         kernel=fixed("copy"),
         params=_copy_params,
-        accepts=_copy_accepts,
+        accepts=copy_accepts,
         strided=frozenset({"x"}),
     ),
-    _spread("repeat_interleave", _repeat_params, _repeat_accepts),
-    _spread("broadcast_scalar", _broadcast_params, _spread_accepts),
+    _spread("repeat_interleave", _repeat_params, repeat_accepts),
+    _spread("broadcast_scalar", _broadcast_params, spread_accepts),
     Impl(
         op="concat",
         name="host",
@@ -129,6 +137,6 @@ MOVEMENT_ROWS = (
         operands=(*(f"x{place}" for place in range(MAX_PARTS)), "count", "y"),
         kernel=fixed("concat"),
         params=_concat_params,
-        accepts=_concat_accepts,
+        accepts=concat_accepts,
     ),
 )

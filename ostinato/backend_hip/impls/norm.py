@@ -18,10 +18,18 @@ from ostinato.backend_hip.impls.common import (
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["NORM_ROWS"]
+__all__ = [
+    "NORM_ROWS",
+    "add_rms_norm_dtypes",
+    "l2_dtypes",
+    "layer_norm_converts",
+    "layer_norm_dtypes",
+    "rms_norm_dtypes",
+    "softmax_dtypes",
+]
 
 
-def _rms_norm_dtypes(site: CallSite) -> str | None:
+def rms_norm_dtypes(site: CallSite) -> str | None:
     return (
         need_dtype("x", site.operand(0), FLOATS)
         or need_dtype("gain", site.operand(1), (DType.F32,))
@@ -34,7 +42,7 @@ def _rms_norm_params(site: CallSite) -> tuple[int | float, ...]:
     return (rows, width, site.real("eps"), number(site.operand(0)), number(site.results[0]))
 
 
-def _add_rms_norm_dtypes(site: CallSite) -> str | None:
+def add_rms_norm_dtypes(site: CallSite) -> str | None:
     total, normalised = site.results
     return (
         need_dtype("a", site.operand(0), FLOATS)
@@ -50,16 +58,16 @@ def _add_rms_norm_params(site: CallSite) -> tuple[int | float, ...]:
     return (rows, width, site.real("eps"), number(site.operand(0)), number(site.results[1]))
 
 
-def _layer_norm_converts(site: CallSite) -> str | None:
+def layer_norm_converts(site: CallSite) -> str | None:
     bias = need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None
-    return _rms_norm_dtypes(site) or bias
+    return rms_norm_dtypes(site) or bias
 
 
-def _layer_norm_dtypes(site: CallSite) -> str | None:
-    return _layer_norm_converts(site) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
+def layer_norm_dtypes(site: CallSite) -> str | None:
+    return layer_norm_converts(site) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
 
 
-def _l2_dtypes(site: CallSite) -> str | None:
+def l2_dtypes(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
 
 
@@ -68,7 +76,7 @@ def _l2_params(site: CallSite) -> tuple[int | float, ...]:
     return (rows, width, site.real("eps"), number(site.operand(0)))
 
 
-def _softmax_dtypes(site: CallSite) -> str | None:
+def softmax_dtypes(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], FLOATS)
 
 
@@ -85,7 +93,7 @@ _RMS_NORM = Impl(
     operands=("x", "gain", "count", "y"),
     kernel=fixed("rms_norm"),
     params=_rms_norm_params,
-    accepts=all_of(_rms_norm_dtypes, foldable_count()),
+    accepts=all_of(rms_norm_dtypes, foldable_count()),
 )
 
 _ADD_RMS_NORM = Impl(
@@ -96,7 +104,7 @@ _ADD_RMS_NORM = Impl(
     operands=("a", "b", "gain", "count", "sum", "y"),
     kernel=fixed("add_rms_norm"),
     params=_add_rms_norm_params,
-    accepts=all_of(_add_rms_norm_dtypes, foldable_count()),
+    accepts=all_of(add_rms_norm_dtypes, foldable_count()),
     in_place=(("sum", "a"), ("sum", "b")),
 )
 
@@ -108,7 +116,7 @@ _LAYER_NORM = Impl(
     operands=("x", "gain", "bias", "count", "y"),
     kernel=fixed("layer_norm"),
     params=_rms_norm_params,
-    accepts=all_of(_layer_norm_dtypes, foldable_count()),
+    accepts=all_of(layer_norm_dtypes, foldable_count()),
     in_place=(("y", "x"),),
 )
 
@@ -116,7 +124,7 @@ _LAYER_NORM = Impl(
 _LAYER_NORM_CONVERT = replace(
     _LAYER_NORM,
     name="host_convert",
-    accepts=all_of(_layer_norm_converts, foldable_count()),
+    accepts=all_of(layer_norm_converts, foldable_count()),
     in_place=(),
     priority=-2,
 )
@@ -129,7 +137,7 @@ _L2_NORMALIZE = Impl(
     operands=("x", "count", "y"),
     kernel=fixed("l2_normalize"),
     params=_l2_params,
-    accepts=all_of(_l2_dtypes, foldable_count()),
+    accepts=all_of(l2_dtypes, foldable_count()),
     in_place=(("y", "x"),),
 )
 
@@ -141,24 +149,27 @@ _SOFTMAX = Impl(
     operands=("x", "count", "y"),
     kernel=fixed("softmax"),
     params=_softmax_params,
-    accepts=all_of(_softmax_dtypes, foldable_count()),
+    accepts=all_of(softmax_dtypes, foldable_count()),
+    in_place=(
+        ("y", "x"),
+    ),  # a row is read whole before its first element is written, and then each element just before it is
 )
 
 _CAUSAL_SOFTMAX = replace(_SOFTMAX, op="causal_softmax", kernel=fixed("causal_softmax"))
 
 NORM_ROWS = (
     _RMS_NORM,
-    all_rows_twin(_RMS_NORM, _rms_norm_dtypes),
+    all_rows_twin(_RMS_NORM, rms_norm_dtypes),
     _ADD_RMS_NORM,
-    all_rows_twin(_ADD_RMS_NORM, _add_rms_norm_dtypes),
+    all_rows_twin(_ADD_RMS_NORM, add_rms_norm_dtypes),
     _LAYER_NORM,
-    all_rows_twin(_LAYER_NORM, _layer_norm_dtypes),
+    all_rows_twin(_LAYER_NORM, layer_norm_dtypes),
     _LAYER_NORM_CONVERT,
-    all_rows_twin(_LAYER_NORM_CONVERT, _layer_norm_converts),
+    all_rows_twin(_LAYER_NORM_CONVERT, layer_norm_converts),
     _L2_NORMALIZE,
-    all_rows_twin(_L2_NORMALIZE, _l2_dtypes),
+    all_rows_twin(_L2_NORMALIZE, l2_dtypes),
     _SOFTMAX,
-    all_rows_twin(_SOFTMAX, _softmax_dtypes),
+    all_rows_twin(_SOFTMAX, softmax_dtypes),
     _CAUSAL_SOFTMAX,
-    all_rows_twin(_CAUSAL_SOFTMAX, _softmax_dtypes),
+    all_rows_twin(_CAUSAL_SOFTMAX, softmax_dtypes),
 )

@@ -6,14 +6,14 @@ from ostinato.backend_hip.impls.common import FLOATS, HOST, fixed, need_dtype, n
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["REDUCE_ROWS"]
+__all__ = ["REDUCE_ROWS", "mean_accepts", "sum_accepts"]
 
 
 _SUM_RUN = 4096
 """Values whose sum, a double, is one entry of the workspace."""
 
 
-def _sum_accepts(site: CallSite) -> str | None:
+def sum_accepts(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), (DType.F32,))
 
 
@@ -25,7 +25,7 @@ def _sum_workspace(site: CallSite) -> int:
     return -(-site.operand(0).elements // _SUM_RUN) * DType.F64.block_bytes
 
 
-def _mean_accepts(site: CallSite) -> str | None:
+def mean_accepts(site: CallSite) -> str | None:
     x = site.operand(0)
     return (
         need_dtype("x", x, FLOATS)
@@ -49,7 +49,7 @@ REDUCE_ROWS = (
         operands=("x", "count", "workspace", "y"),
         kernel=fixed("reduce_sum"),
         params=_sum_params,
-        accepts=_sum_accepts,
+        accepts=sum_accepts,
         workspace=_sum_workspace,
     ),
     Impl(
@@ -60,6 +60,6 @@ REDUCE_ROWS = (
         operands=("x", "start", "length", "count", "y"),
         kernel=fixed("masked_mean"),
         params=_mean_params,
-        accepts=_mean_accepts,
+        accepts=mean_accepts,
     ),
 )

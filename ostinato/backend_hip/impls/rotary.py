@@ -25,7 +25,16 @@ from ostinato.backend_hip.impls.common import (
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
-__all__ = ["ROTARY_ROWS", "head_major"]
+__all__ = [
+    "ROTARY_ROWS",
+    "dynamic_dtypes",
+    "head_major",
+    "longrope_dtypes",
+    "rope_bias_dtypes",
+    "rope_dtypes",
+    "rope_head_major",
+    "table_dtypes",
+]
 
 
 def head_major(tensor: TensorType) -> str | None:
@@ -36,19 +45,19 @@ def head_major(tensor: TensorType) -> str | None:
     return f"{batch}{head}{time}{width}"
 
 
-def _table_dtypes(site: CallSite) -> str | None:
+def table_dtypes(site: CallSite) -> str | None:
     return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype(
         "inverse_frequency", site.operand(1), (DType.F32,)
     )
 
 
-def _dynamic_dtypes(site: CallSite) -> str | None:
+def dynamic_dtypes(site: CallSite) -> str | None:
     return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype("length", site.operand(1), (DType.I32,))
 
 
-def _longrope_dtypes(site: CallSite) -> str | None:
+def longrope_dtypes(site: CallSite) -> str | None:
     return (
-        _dynamic_dtypes(site)
+        dynamic_dtypes(site)
         or need_dtype("short", site.operand(2), (DType.F32,))
         or need_dtype("long", site.operand(3), (DType.F32,))
     )
@@ -68,7 +77,7 @@ def _longrope_params(site: CallSite) -> tuple[int | float, ...]:
     return (*sizes, site.integer("original_positions"), site.real("scale"))
 
 
-def _rope_dtypes(site: CallSite) -> str | None:
+def rope_dtypes(site: CallSite) -> str | None:
     x = site.operand(0)
     width = x.static_shape[-1] if isinstance(x.shape[-1], int) else 0
     return (
@@ -80,7 +89,7 @@ def _rope_dtypes(site: CallSite) -> str | None:
     )
 
 
-def _rope_head_major(site: CallSite) -> str | None:
+def rope_head_major(site: CallSite) -> str | None:
     x = site.operand(0)
     return None if head_major(x) else f"head-major results need four named axes, found {x}"
 
@@ -124,22 +133,22 @@ def _rope(op: str) -> tuple[Impl, ...]:
         operands=("x", "cos", "sin", "count", "y"),
         kernel=fixed(op),
         params=_rope_params,
-        accepts=all_of(_rope_dtypes, foldable_count(inner=2)),
+        accepts=all_of(rope_dtypes, foldable_count(inner=2)),
         in_place=(("y", "x"),),
     )
     head_major_row = replace(
         row,
         name="host_head_major",
-        accepts=all_of(_rope_dtypes, foldable_count(inner=2), _rope_head_major),
+        accepts=all_of(rope_dtypes, foldable_count(inner=2), rope_head_major),
         result_layout=lambda site: head_major(site.results[0]),
         layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
         in_place=(),
         priority=-2,
     )
-    return (row, all_rows_twin(row, _rope_dtypes), head_major_row)
+    return (row, all_rows_twin(row, rope_dtypes), head_major_row)
 
 
-def _bias_dtypes(site: CallSite) -> str | None:
+def rope_bias_dtypes(site: CallSite) -> str | None:
     floats = (DType.F32, DType.BF16)
     return first_reason(
         need_dtype("x", site.operand(0), floats),
@@ -161,13 +170,13 @@ _ROPE_BIAS = Impl(
     operands=("x", "bias", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half_bias_bthd"),
     params=_bias_params,
-    accepts=_bias_dtypes,
+    accepts=rope_bias_dtypes,
 )
 
 ROTARY_ROWS = (
-    *_table("rotary_table", ("position", "inverse_frequency"), _table_params, _table_dtypes),
-    *_table("rotary_table_dynamic", ("position", "length"), _dynamic_params, _dynamic_dtypes),
-    *_table("rotary_table_longrope", ("position", "length", "short", "long"), _longrope_params, _longrope_dtypes),
+    *_table("rotary_table", ("position", "inverse_frequency"), _table_params, table_dtypes),
+    *_table("rotary_table_dynamic", ("position", "length"), _dynamic_params, dynamic_dtypes),
+    *_table("rotary_table_longrope", ("position", "length", "short", "long"), _longrope_params, longrope_dtypes),
     *_rope("rope_split_half"),
     *_rope("rope_interleaved"),
     _ROPE_BIAS,

@@ -15,9 +15,18 @@ from ostinato.backend_hip.impls.common import (
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["SELECTION_ROWS"]
+__all__ = [
+    "PENALIZE_OPERANDS",
+    "SAMPLE_OPERANDS",
+    "SELECTION_ROWS",
+    "add_at_tokens_accepts",
+    "argmax_dtype",
+    "loss_accepts",
+    "penalize_accepts",
+    "sample_accepts",
+]
 
-_SAMPLE_OPERANDS = (
+SAMPLE_OPERANDS = (
     ("temperature", DType.F32),
     ("top_k", DType.I32),
     ("top_p", DType.F32),
@@ -26,7 +35,7 @@ _SAMPLE_OPERANDS = (
     ("index", DType.I32),
 )
 _SAMPLE_BYTES_A_LOGIT = 8
-_PENALIZE_OPERANDS = (
+PENALIZE_OPERANDS = (
     ("tokens", DType.I32),
     ("prompt_length", DType.I32),
     ("length", DType.I32),
@@ -38,7 +47,7 @@ _PENALIZE_BYTES_A_LOGIT = 4
 _LOSS_BYTES_A_ROW = 8
 
 
-def _argmax_dtype(site: CallSite) -> str | None:
+def argmax_dtype(site: CallSite) -> str | None:
     return need_dtype("x", site.operand(0), (DType.F32,))
 
 
@@ -46,10 +55,10 @@ def _flat_params(site: CallSite) -> tuple[int, ...]:
     return flat(site.operand(0))
 
 
-def _sample_accepts(site: CallSite) -> str | None:
+def sample_accepts(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
-        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_SAMPLE_OPERANDS, 1)),
+        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(SAMPLE_OPERANDS, 1)),
     )
 
 
@@ -61,7 +70,7 @@ def _bias_params(site: CallSite) -> tuple[int, ...]:
     return (*flat(site.operand(0)), site.operand(1).static_shape[1])
 
 
-def _bias_accepts(site: CallSite) -> str | None:
+def add_at_tokens_accepts(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
         need_dtype("tokens", site.operand(1), (DType.I32,)),
@@ -70,10 +79,10 @@ def _bias_accepts(site: CallSite) -> str | None:
     )
 
 
-def _penalize_accepts(site: CallSite) -> str | None:
+def penalize_accepts(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
-        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(_PENALIZE_OPERANDS, 1)),
+        *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(PENALIZE_OPERANDS, 1)),
     )
 
 
@@ -85,7 +94,7 @@ def _penalize_workspace(site: CallSite) -> int:
     return site.operand(0).elements * _PENALIZE_BYTES_A_LOGIT
 
 
-def _loss_accepts(site: CallSite) -> str | None:
+def loss_accepts(site: CallSite) -> str | None:
     counted = "the kernel has no valid-rows count; rows to leave out have target -100" if site.counted else None
     return (
         need_dtype("logits", site.operand(0), (DType.F32,))
@@ -106,7 +115,7 @@ _ARGMAX = Impl(
     operands=("x", "count", "y"),
     kernel=fixed("argmax"),
     params=_flat_params,
-    accepts=all_of(_argmax_dtype, foldable_count()),
+    accepts=all_of(argmax_dtype, foldable_count()),
 )
 
 SELECTION_ROWS = (
@@ -115,15 +124,15 @@ SELECTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
-        operands=("logits", *(name for name, _ in _PENALIZE_OPERANDS), "count", "y", "workspace"),
+        operands=("logits", *(name for name, _ in PENALIZE_OPERANDS), "count", "y", "workspace"),
         kernel=fixed("penalize"),
         params=_penalize_params,
-        accepts=_penalize_accepts,
+        accepts=penalize_accepts,
         workspace=_penalize_workspace,
         in_place=(("y", "logits"),),
     ),
     _ARGMAX,
-    all_rows_twin(_ARGMAX, _argmax_dtype),
+    all_rows_twin(_ARGMAX, argmax_dtype),
     Impl(
         op="sample",
         name="host",
@@ -132,7 +141,7 @@ SELECTION_ROWS = (
         operands=("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index", "count", "token", "workspace"),
         kernel=fixed("sample"),
         params=_flat_params,
-        accepts=_sample_accepts,
+        accepts=sample_accepts,
         workspace=_sample_workspace,
     ),
     Impl(
@@ -143,7 +152,7 @@ SELECTION_ROWS = (
         operands=("logits", "tokens", "bias", "pairs", "count", "y"),
         kernel=fixed("add_at_tokens"),
         params=_bias_params,
-        accepts=_bias_accepts,
+        accepts=add_at_tokens_accepts,
         in_place=(("y", "logits"),),
     ),
     Impl(
@@ -154,7 +163,7 @@ SELECTION_ROWS = (
         operands=("logits", "target", "workspace", "y"),
         kernel=fixed("cross_entropy"),
         params=_flat_params,
-        accepts=_loss_accepts,
+        accepts=loss_accepts,
         workspace=_loss_workspace,
     ),
 )

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/bind.h"
 #include "isa.h"
 #include "kernel.h"
 #include "ostinato.h"
@@ -323,4 +324,6 @@ PYBIND11_MODULE(_native, m) {
              py::arg("params"), py::keep_alive<1, 2>())
         .def("run", &Launch::run, py::arg("operands"),
              "Checks the operands, (address, bytes) each, and runs, without the GIL; allocates nothing.");
+
+    ost::hip::bind_gpu(m);
 }

@@ -1,0 +1,26 @@
+"""Implementation rows for GPUs, one file a family. `HIP_ROWS` is the whole list; nothing registers itself."""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.hip.attention import ATTENTION_ROWS
+from ostinato.backend_hip.impls.hip.elementwise import ELEMENTWISE_ROWS
+from ostinato.backend_hip.impls.hip.linear import LINEAR_ROWS
+from ostinato.backend_hip.impls.hip.movement import MOVEMENT_ROWS
+from ostinato.backend_hip.impls.hip.norm import NORM_ROWS
+from ostinato.backend_hip.impls.hip.reduce import REDUCE_ROWS
+from ostinato.backend_hip.impls.hip.rotary import ROTARY_ROWS
+from ostinato.backend_hip.impls.hip.selection import SELECTION_ROWS
+from ostinato.ir.target import Impl
+
+__all__ = ["HIP_ROWS"]
+
+HIP_ROWS: tuple[Impl, ...] = (
+    *LINEAR_ROWS,
+    *NORM_ROWS,
+    *ROTARY_ROWS,
+    *ATTENTION_ROWS,
+    *ELEMENTWISE_ROWS,
+    *MOVEMENT_ROWS,
+    *REDUCE_ROWS,
+    *SELECTION_ROWS,
+)

@@ -1,0 +1,167 @@
+"""Rows of attention and of the key-value cache, for GPUs: a block a token and query head.
+
+Q, K and V of whole and packed sequences may have any strides whose head width is contiguous. Heads of 4, 8, 16 or 32 times 16 bytes have a row of their own,
+in which lanes share keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
+from ostinato.backend_hip.impls.common import all_of
+from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, readable, row_launch
+from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.step import Launch
+from ostinato.ir.target import NATURAL, CallSite, Impl, Level
+
+__all__ = ["ATTENTION_ROWS"]
+
+_FILE = "attention/attention"
+_TILE_THREADS = 128
+_HELD = (1, 2, 8)
+"""Elements of the output that a thread holds; the last one is enough for the widest head."""
+_LANES = (4, 8, 16, 32)
+"""Lanes that share a key, 16 bytes each."""
+
+
+def _store_params(site: CallSite) -> Params:
+    blocks, _, block_size, _ = site.operand(5).static_shape
+    return (*site.operand(0).static_shape, blocks, block_size, *site.operand(4).static_shape)
+
+
+def _store_launch(site: CallSite) -> Launch:
+    return element_launch(site.operand(0).elements)
+
+
+def _in_tiles(function: str, *operands: int) -> Callable[[CallSite], str]:
+    """The kernel for the head width, the dtypes of these operands and that of the result."""
+
+    def name(site: CallSite) -> str:
+        width = site.operand(0).static_shape[-1]
+        held = next(count for count in _HELD if count * _TILE_THREADS >= width)
+        return _kernel(site, function, f"tiles_{held}", operands)
+
+    return name
+
+
+def _by_lanes(function: str, *operands: int) -> Callable[[CallSite], str]:
+    return lambda site: _kernel(site, function, f"lanes_{_lanes(site)}", operands)
+
+
+def _kernel(site: CallSite, function: str, way: str, operands: Iterable[int]) -> str:
+    dtypes = (*(site.operand(index).dtype for index in operands), site.results[0].dtype)
+    return kernel_name(_FILE, function, way, *(dtype.value for dtype in dtypes))
+
+
+def _lanes(site: CallSite) -> int:
+    """Runs of 16 bytes of a key; 0 where it is no whole number of them."""
+    key = site.operand(1)
+    runs, rest = divmod(key.dtype.nbytes(key.static_shape[-1]), 16)
+    return 0 if rest else runs
+
+
+def _fits_lanes(site: CallSite) -> str | None:
+    if _lanes(site) in _LANES:
+        return None
+    return f"a key must be {', '.join(map(str, _LANES))} times 16 bytes, found {site.operand(1)}"
+
+
+def _units(site: CallSite) -> int:
+    """Tokens times query heads."""
+    return math.prod(site.operand(0).static_shape[:-1])
+
+
+def _tiles_launch(site: CallSite) -> Launch:
+    return row_launch(_units(site), _TILE_THREADS)
+
+
+def _lanes_launch(site: CallSite) -> Launch:
+    return row_launch(_units(site))
+
+
+def _packed_params(site: CallSite) -> Params:
+    tokens, heads, width = site.operand(0).static_shape
+    blocks, kv_heads, block_size, _ = site.operand(1).static_shape
+    sizes = (tokens, heads, kv_heads, width, blocks, block_size, *site.operand(5).static_shape)
+    return (*sizes, site.real("scale"), site.integer("window"), site.real("soft_cap"))
+
+
+def _strides(site: CallSite) -> Iterator[int]:
+    """All strides of q, k and v but that of the head width."""
+    for seen in site.strides[:3]:
+        assert seen is not None, "attention operands are never packed"
+        yield from seen[:-1]
+
+
+def _causal_params(site: CallSite) -> Params:
+    batches, time, heads, width = site.operand(0).static_shape
+    scoring = (site.real("scale"), site.integer("window"), site.real("soft_cap"))
+    return (batches, time, heads, site.operand(1).static_shape[2], width, *scoring, *_strides(site))
+
+
+def _bidirectional_params(site: CallSite) -> Params:
+    tokens, heads, width = site.operand(0).static_shape
+    sizes = (tokens, heads, site.operand(1).static_shape[1], width, site.operand(4).elements)
+    return (*sizes, site.real("scale"), *_strides(site))
+
+
+def _with_lanes(row: Impl, kernel: Callable[[CallSite], str]) -> Impl:
+    """The row for heads that lanes can share."""
+    accepts = all_of(row.accepts, _fits_lanes)
+    return replace(row, name="hip_lanes", level=Level.TUNED, kernel=kernel, launch=_lanes_launch, accepts=accepts)
+
+
+_PACKED = readable(
+    "attention_packed",
+    ("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
+    _in_tiles("attention_packed", 0, 1),
+    _packed_params,
+    _tiles_launch,
+    packed_accepts,
+)
+
+_CAUSAL = replace(
+    readable(
+        "attention_causal",
+        ("q", "k", "v", "count", "y"),
+        _in_tiles("attention_causal", 0),
+        _causal_params,
+        _tiles_launch,
+        dense_accepts,
+    ),
+    strided=frozenset({"q", "k", "v"}),
+    layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
+)
+
+_BIDIRECTIONAL = replace(
+    readable(
+        "attention_bidirectional",
+        ("q", "k", "v", "row_of_token", "start", "length", "count", "y"),
+        _in_tiles("attention_bidirectional", 0),
+        _bidirectional_params,
+        _tiles_launch,
+        bidirectional_accepts,
+    ),
+    strided=frozenset({"q", "k", "v"}),
+)
+
+
+ATTENTION_ROWS = (
+    readable(
+        "kv_store",
+        ("k", "v", "row_of_token", "position", "block_table", "count", "k_cache_out", "v_cache_out"),
+        by_dtypes("cache/cache", "kv_store", 0, 5),
+        _store_params,
+        _store_launch,
+        store_accepts,
+    ),
+    _PACKED,
+    _with_lanes(_PACKED, _by_lanes("attention_packed", 0, 1)),
+    _CAUSAL,
+    _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),
+    _BIDIRECTIONAL,
+    _with_lanes(_BIDIRECTIONAL, _by_lanes("attention_bidirectional", 0)),
+)

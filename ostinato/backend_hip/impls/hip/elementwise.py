@@ -1,0 +1,98 @@
+"""Rows of the operators on elements, for GPUs. Results may take an operand's bytes where both have elements of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ostinato.backend_hip.impls.common import Predicate
+from ostinato.backend_hip.impls.elementwise import (
+    add_bias_dtypes,
+    cast_accepts,
+    gelu_converts,
+    same_dtype,
+    swiglu_converts,
+)
+from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, entries, readable
+from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.step import Launch
+from ostinato.ir.target import CallSite, Impl
+
+__all__ = ["ELEMENTWISE_ROWS"]
+
+_FILE = "elementwise/elementwise"
+
+
+def _params(site: CallSite) -> Params:
+    return entries(site.operand(0))
+
+
+def _with(attr: str) -> Callable[[CallSite], Params]:
+    """The parameters of a kernel that takes a number too."""
+    return lambda site: (*entries(site.operand(0)), site.real(attr))
+
+
+def _bias_params(site: CallSite) -> Params:
+    x = site.operand(0)
+    return (*entries(x), x.static_shape[-1])
+
+
+def _launch(site: CallSite) -> Launch:
+    return element_launch(site.operand(0).elements)
+
+
+def _gelu(site: CallSite) -> str:
+    form = "gelu_tanh" if site.text("approximate") == "tanh" else "gelu"
+    return kernel_name(_FILE, form, site.operand(0).dtype.value, site.results[0].dtype.value)
+
+
+def _one(op: str, function: str, params: Callable[[CallSite], Params] = _params) -> Impl:
+    """An operator on the elements of x that keeps their dtype."""
+    kernel = by_dtypes(_FILE, function, 0)
+    return readable(op, ("x", "count", "y"), kernel, params, _launch, same_dtype("x"), (("y", "x"),))
+
+
+def _two(op: str, function: str) -> Impl:
+    """An operator on the elements of a and b that keeps their dtype."""
+    kernel, places = by_dtypes(_FILE, function, 0), (("y", "a"), ("y", "b"))
+    return readable(op, ("a", "b", "count", "y"), kernel, _params, _launch, same_dtype("a", "b"), places)
+
+
+def _converting(row: Impl, accepts: Predicate) -> Impl:
+    """The row for results of another dtype, which cannot lie on an operand."""
+    return replace(row, name="hip_convert", accepts=accepts, in_place=(), priority=-1)
+
+
+_GELU = readable("gelu", ("x", "count", "y"), _gelu, _params, _launch, same_dtype("x"), (("y", "x"),))
+_SWIGLU = readable(
+    "swiglu",
+    ("gate", "up", "count", "y"),
+    by_dtypes(_FILE, "swiglu", 0, result=0),
+    _params,
+    _launch,
+    same_dtype("gate", "up"),
+    (("y", "gate"), ("y", "up")),
+)
+
+ELEMENTWISE_ROWS = (
+    _one("silu", "silu"),
+    _GELU,
+    _converting(_GELU, gelu_converts),
+    _one("tanh", "hyperbolic_tangent"),
+    _SWIGLU,
+    _converting(_SWIGLU, swiglu_converts),
+    _two("add", "add"),
+    _two("mul", "multiply"),
+    _one("scale", "scale", _with("factor")),
+    _one("fill", "fill", _with("value")),
+    readable("cast", ("x", "count", "y"), by_dtypes(_FILE, "cast", 0, result=0), _params, _launch, cast_accepts),
+    readable(
+        "add_bias",
+        ("x", "bias", "count", "y"),
+        by_dtypes(_FILE, "add_bias", 0),
+        _bias_params,
+        _launch,
+        add_bias_dtypes,
+        (("y", "x"),),
+    ),
+)

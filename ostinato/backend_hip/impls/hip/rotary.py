@@ -1,0 +1,132 @@
+"""Rows of the rotary embedding, for GPUs. The rotations write natural order or, in a row of their own, head-major memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ostinato.backend_hip.impls.common import all_of
+from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, counts_entries, element_launch, entries, readable
+from ostinato.backend_hip.impls.rotary import (
+    dynamic_dtypes,
+    head_major,
+    longrope_dtypes,
+    rope_bias_dtypes,
+    rope_dtypes,
+    rope_head_major,
+    table_dtypes,
+)
+from ostinato.ir.step import Launch
+from ostinato.ir.target import NATURAL, CallSite, Impl
+
+__all__ = ["ROTARY_ROWS"]
+
+_FILE = "rotary/rotary"
+
+
+def _table_params(site: CallSite) -> Params:
+    return (*entries(site.operand(0)), _half(site), site.real("scale"))
+
+
+def _dynamic_params(site: CallSite) -> Params:
+    numbers = (site.real("theta"), site.real("factor"), site.integer("original_positions"), site.real("scale"))
+    return (*entries(site.operand(0)), _half(site), *numbers)
+
+
+def _longrope_params(site: CallSite) -> Params:
+    return (*entries(site.operand(0)), _half(site), site.integer("original_positions"), site.real("scale"))
+
+
+def _half(site: CallSite) -> int:
+    return site.results[0].static_shape[-1]
+
+
+def _table_launch(site: CallSite) -> Launch:
+    return element_launch(site.results[0].elements)
+
+
+def _units(site: CallSite, half: int) -> tuple[int, int]:
+    """Entries of the first axis of x [..., heads, width], and the pairs and passing elements in each."""
+    first, each = entries(site.operand(0))
+    width = site.operand(0).static_shape[-1]
+    return (first, each // width * (width - half) if width else 0)
+
+
+def _rope_params(site: CallSite) -> Params:
+    """Units of work, H, D, half, and where head h of token t of batch b goes: b * batch + t * token + h * head."""
+    result, half = site.results[0], site.operand(1).static_shape[-1]
+    *leading, heads, width = result.static_shape
+    if result.is_natural:
+        places = (max(math.prod(leading), 1), 0, heads * width, width)
+    else:
+        batch, token, head, _ = result.strides
+        places = (leading[-1], batch, token, head)
+    return (*_units(site, half), heads, width, half, *places)
+
+
+def _rope_launch(site: CallSite) -> Launch:
+    return element_launch(site.operand(0).elements)
+
+
+def _rope(op: str) -> tuple[Impl, ...]:
+    row = readable(
+        op,
+        ("x", "cos", "sin", "count", "y"),
+        by_dtypes(_FILE, op, 0),
+        _rope_params,
+        _rope_launch,
+        rope_dtypes,
+        (("y", "x"),),
+    )
+    head_major_row = replace(
+        row,
+        name="hip_head_major",
+        accepts=all_of(rope_dtypes, rope_head_major),
+        result_layout=lambda site: head_major(site.results[0]),
+        layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
+        in_place=(),
+        priority=-1,
+    )
+    return (row, head_major_row)
+
+
+def _bias_params(site: CallSite) -> Params:
+    return (*site.operand(0).static_shape, site.operand(2).static_shape[-1])
+
+
+ROTARY_ROWS = (
+    readable(
+        "rotary_table",
+        ("position", "inverse_frequency", "count", "cos", "sin"),
+        by_dtypes(_FILE, "rotary_table"),
+        _table_params,
+        _table_launch,
+        all_of(table_dtypes, counts_entries(0)),
+    ),
+    readable(
+        "rotary_table_dynamic",
+        ("position", "length", "count", "cos", "sin"),
+        by_dtypes(_FILE, "rotary_table_dynamic"),
+        _dynamic_params,
+        _table_launch,
+        all_of(dynamic_dtypes, counts_entries(0)),
+    ),
+    readable(
+        "rotary_table_longrope",
+        ("position", "length", "short", "long", "count", "cos", "sin"),
+        by_dtypes(_FILE, "rotary_table_longrope"),
+        _longrope_params,
+        _table_launch,
+        all_of(longrope_dtypes, counts_entries(0)),
+    ),
+    *_rope("rope_split_half"),
+    *_rope("rope_interleaved"),
+    readable(
+        "rope_split_half_bias_bthd",
+        ("x", "bias", "cos", "sin", "count", "y"),
+        by_dtypes(_FILE, "rope_bias", 0, result=0),
+        _bias_params,
+        _rope_launch,
+        rope_bias_dtypes,
+    ),
+)

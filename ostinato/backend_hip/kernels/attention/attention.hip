@@ -1,0 +1,230 @@
+// softmax(scale q k) v over the keys that a token sees: packed tokens over a block cache, whole sequences, and packed
+// sequences of an encoder. A block a token and query head. What differs is how a block goes over keys:
+//
+// - tiles_N, for any head: tiles of 128 keys that begin at multiples of 128, in ascending order. In a tile a thread has
+//   a key, then N elements of the output.
+// - lanes_N, for heads of N times 16 bytes: teams of N lanes take every so manieth key, 16 bytes of it each, and are
+//   joined at the end in ascending order.
+//
+// Either way a result depends on the token and its keys alone, and not on where the keys lie or who else is in the
+// batch. Keys that are not seen are not read; a token that sees none gives zeros.
+#include "words.h"
+
+struct Scoring {
+    f32 scale, cap;  // a cap c above 0 turns a scaled score s into c tanh(s / c)
+    DEVICE f32 operator()(f32 product) const {
+        const f32 score = product * scale;
+        return cap > 0.0f ? cap * tanhf(score / cap) : score;
+    }
+};
+
+// e^(x - shift) where shift is the largest of values that x is one of; 0 where all of them are -inf.
+DEVICE f32 shifted(f32 x, f32 shift) { return expf(x - (shift == -infinity() ? 0.0f : shift)); }
+
+// Where key and value j begin, in elements, and whether all of them begin at multiples of 16 bytes if the first do.
+struct Evenly {
+    i64 key_step, value_step;
+    DEVICE bool whole(int size) const { return key_step * size % 16 == 0 && value_step * size % 16 == 0; }
+    DEVICE i64 key(i64 j) const { return j * key_step; }
+    DEVICE i64 value(i64 j) const { return j * value_step; }
+};
+struct InBlocks {
+    const i32* table;
+    i64 kv_heads, kv, block_size, width;
+    DEVICE bool whole(int size) const { return width * size % 16 == 0; }
+    DEVICE i64 key(i64 j) const {
+        return ((table[j / block_size] * kv_heads + kv) * block_size + j % block_size) * width;
+    }
+    DEVICE i64 value(i64 j) const { return key(j); }
+};
+
+// Each of these gives y[0..width) of one query over keys [first, end), by all threads of a block.
+
+template <int HELD>
+struct Tiles {
+    static constexpr int TILE = 128;  // keys, and threads of a block
+    static constexpr int WIDEST = 1024;
+
+    template <class Q, class K, class Y, class Place>
+    static DEVICE void attend(const Q* q, const K* keys, const K* values, i64 first, i64 end, int width, Scoring score,
+                              Y* y, Place place) {
+        SHARED(f32, query, WIDEST);
+        SHARED(f32, weights, TILE);
+        const int t = thread_index();
+        block_barrier();  // an earlier call may still read
+        for (int d = t; d < width; d += TILE) query[d] = widen(q[d]);
+        block_barrier();
+        f32 peak = -infinity(), sum = 0.0f, output[HELD] = {};
+        for (i64 tile = first / TILE * TILE; tile < end; tile += TILE) {
+            const i64 j = tile + t;
+            f32 value = -infinity();
+            if (j >= first && j < end) {
+                const K* const key = keys + place.key(j);
+                f32 product = 0.0f;
+                for (int d = 0; d < width; ++d) product = fmaf(query[d], widen(key[d]), product);
+                value = score(product);
+            }
+            const f32 top = Largest()(peak, block_largest(value)), old = shifted(peak, top);
+            const f32 own = j >= first && j < end ? shifted(value, top) : 0.0f;
+            weights[t] = own;
+            sum = fmaf(sum, old, block_sum(own));
+            peak = top;
+            const i64 begin = larger(first, tile), stop = smaller(end, tile + TILE);
+            for (int i = 0; i < HELD; ++i) {
+                const int d = i * TILE + t;
+                output[i] *= old;
+                for (i64 k = begin; d < width && k < stop; ++k) {
+                    output[i] = fmaf(weights[k - tile], widen(values[place.value(k) + d]), output[i]);
+                }
+            }
+        }
+        for (int i = 0; i < HELD; ++i) {
+            const int d = i * TILE + t;
+            if (d < width) narrow(sum == 0.0f ? 0.0f : output[i] / sum, y[d]);
+        }
+    }
+};
+using tiles_1 = Tiles<1>;
+using tiles_2 = Tiles<2>;
+using tiles_8 = Tiles<8>;
+
+template <int LANES>
+struct Lanes {
+    static constexpr int THREADS = 256;
+    static constexpr int TEAMS = THREADS / LANES;
+    static constexpr int AT_ONCE = 4;  // keys of a team whose bytes are under way together
+
+    template <class Q, class K, class Y, class Place>
+    static DEVICE void attend(const Q* q, const K* keys, const K* values, i64 first, i64 end, int width, Scoring score,
+                              Y* y, Place place) {
+        constexpr int size = Packed<K>::size;
+        SHARED(f32, peaks, TEAMS);
+        SHARED(f32, sums, TEAMS);
+        SHARED(f32, outputs, THREADS * size);
+        const int team = thread_index() / LANES, own = thread_index() % LANES * size;
+        const bool whole = aligned(keys) && aligned(values) && place.whole(static_cast<int>(sizeof(K)));
+        f32 query[size], output[size] = {}, peak = -infinity(), sum = 0.0f;
+        load_values(q + own, aligned(q), query);
+        for (i64 turn = first / TEAMS * TEAMS; turn < end; turn += AT_ONCE * TEAMS) {
+            Words key[AT_ONCE] = {}, value[AT_ONCE] = {};
+            f32 scores[AT_ONCE], top = peak;
+            for (int n = 0; n < AT_ONCE; ++n) {
+                const i64 j = turn + n * TEAMS + team;
+                if (j < first || j >= end) continue;
+                key[n] = load_words(keys + place.key(j) + own, whole);
+                value[n] = load_words(values + place.value(j) + own, whole);
+            }
+            for (int n = 0; n < AT_ONCE; ++n) {
+                const i64 j = turn + n * TEAMS + team;
+                f32 product = 0.0f;
+                for (int i = 0; i < size; ++i) product = fmaf(query[i], value_in(key[n], i, keys), product);
+                for (int lanes = LANES / 2; lanes > 0; lanes /= 2) product += shuffle_xor(product, lanes);
+                scores[n] = j < first || j >= end ? -infinity() : score(product);
+                top = Largest()(top, scores[n]);
+            }
+            const f32 old = shifted(peak, top);
+            peak = top;
+            sum *= old;
+            for (int i = 0; i < size; ++i) output[i] *= old;
+            for (int n = 0; n < AT_ONCE; ++n) {
+                const i64 j = turn + n * TEAMS + team;
+                const f32 weight = j < first || j >= end ? 0.0f : shifted(scores[n], top);
+                sum += weight;
+                for (int i = 0; i < size; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
+            }
+        }
+        block_barrier();  // an earlier call may still read
+        for (int i = 0; i < size; ++i) outputs[thread_index() * size + i] = output[i];
+        if (own == 0) {
+            peaks[team] = peak;
+            sums[team] = sum;
+        }
+        block_barrier();
+        const int d = thread_index();
+        f32 top = -infinity(), total = 0.0f, joined = 0.0f;
+        for (int t = 0; t < TEAMS; ++t) top = Largest()(top, peaks[t]);
+        for (int t = 0; d < width && t < TEAMS; ++t) {
+            const f32 factor = shifted(peaks[t], top);
+            total = fmaf(sums[t], factor, total);
+            joined = fmaf(outputs[t * width + d], factor, joined);
+        }
+        if (d < width) narrow(total == 0.0f ? 0.0f : joined / total, y[d]);
+    }
+};
+using lanes_4 = Lanes<4>;
+using lanes_8 = Lanes<8>;
+using lanes_16 = Lanes<16>;
+using lanes_32 = Lanes<32>;
+
+// The first key that a token sees, by a window of so many keys that ends with its own position; 0 is no window.
+DEVICE i64 window_start(i64 position, i64 window) { return window > 0 ? larger<i64>(0, position + 1 - window) : 0; }
+
+// q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table. A token sees the
+// keys up to its position and below its row's length. Blocks of keys that no token sees need not exist.
+template <class Way, class Q, class C, class Y>
+DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, const i32* row_of_token,
+                             const i32* position, const i32* block_table, const i32* length, const i32* count, Y* y,
+                             i64 tokens, i64 heads, i64 kv_heads, i64 width, i64 blocks, i64 block_size, i64 table_rows,
+                             i64 table_width, f64 scale, i64 window, f64 cap, Status status) {
+    const Scoring score = {static_cast<f32>(scale), static_cast<f32>(cap)};
+    const i64 units = valid_rows(count, tokens) * heads;
+    for (i64 unit = block_index(); unit < units; unit += block_count()) {
+        const i64 token = unit / heads, kv = unit % heads / (heads / kv_heads), row = row_of_token[token];
+        bool bad = row >= table_rows;
+        const i64 at = position[token];
+        const i64 start = window_start(at, window);
+        i64 end = row < 0 || bad ? 0 : smaller<i64>(at + 1, length[row]);
+        const i32* const table = block_table + (row < 0 || bad ? 0 : row) * table_width;
+        if (end > start) {
+            bad = end > table_width * block_size;
+            for (i64 b = start / block_size + thread_index(); !bad && b * block_size < end; b += thread_count()) {
+                bad = table[b] < 0 || table[b] >= blocks;
+            }
+        }
+        if (block_any(bad)) {
+            if (thread_index() == 0) status.out_of_range();
+            end = 0;
+        }
+        Way::attend(q + unit * width, k_cache, v_cache, start, end, static_cast<int>(width), score, y + unit * width,
+                         InBlocks{table, kv_heads, kv, block_size, width});
+    }
+}
+
+// q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width]: token t sees the keys up to t.
+template <class Way, class T, class Y>
+DEVICE void attention_causal(const T* q, const T* k, const T* v, const i32* count, Y* y, i64 batches, i64 time,
+                             i64 heads, i64 kv_heads, i64 width, f64 scale, i64 window, f64 cap, i64 q_batch,
+                             i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch, i64 v_token,
+                             i64 v_head, Status) {
+    const Scoring score = {static_cast<f32>(scale), static_cast<f32>(cap)};
+    const i64 units = valid_rows(count, batches) * time * heads;
+    for (i64 unit = block_index(); unit < units; unit += block_count()) {
+        const i64 head = unit % heads, token = unit / heads % time, batch = unit / heads / time;
+        const i64 kv = head / (heads / kv_heads);
+        Way::attend(q + (batch * q_batch + token * q_token + head * q_head), k + (batch * k_batch + kv * k_head),
+                         v + (batch * v_batch + kv * v_head), window_start(token, window), token + 1,
+                         static_cast<int>(width), score, y + unit * width, Evenly{k_token, v_token});
+    }
+}
+
+// q, y [tokens, heads, width], k and v [tokens, kv_heads, width]: a token of row r sees tokens start[r] .. start[r] +
+// length[r] - 1, which must be valid ones.
+template <class Way, class T, class Y>
+DEVICE void attention_bidirectional(const T* q, const T* k, const T* v, const i32* row_of_token, const i32* start,
+                                    const i32* length, const i32* count, Y* y, i64 tokens, i64 heads, i64 kv_heads,
+                                    i64 width, i64 rows, f64 scale, i64 q_token, i64 q_head, i64 k_token, i64 k_head,
+                                    i64 v_token, i64 v_head, Status status) {
+    const Scoring score = {static_cast<f32>(scale), 0.0f};
+    const i64 valid = valid_rows(count, tokens);
+    for (i64 unit = block_index(); unit < valid * heads; unit += block_count()) {
+        const i64 token = unit / heads, head = unit % heads, kv = head / (heads / kv_heads), row = row_of_token[token];
+        const bool known = row >= 0 && row < rows;
+        const i64 first = known ? start[row] : 0, size = known ? larger<i64>(0, length[row]) : 0;
+        const bool inside = size == 0 || (first >= 0 && first + size <= valid);
+        if (thread_index() == 0 && (!inside || row >= rows)) status.out_of_range();
+        const i64 begin = inside && size > 0 ? first : 0;
+        Way::attend(q + (token * q_token + head * q_head), k + (begin * k_token + kv * k_head),
+                         v + (begin * v_token + kv * v_head), 0, inside ? size : 0, static_cast<int>(width), score,
+                         y + unit * width, Evenly{k_token, v_token});
+    }
+}

@@ -1,0 +1,46 @@
+// Products of two activations, in tiles of 16 x 16 outputs: a thread an output, K in ascending order.
+#include "device.h"
+
+// A matrix in memory, seen with its rows and columns swapped where `transposed`; zeros outside.
+template <class T>
+struct Matrix {
+    const T* values;
+    i64 rows, columns;
+    bool transposed;
+    DEVICE f32 at(i64 row, i64 column) const {
+        if (row >= rows || column >= columns) return 0.0f;
+        return widen(values[transposed ? column * rows + row : row * columns + column]);
+    }
+};
+
+// y [batches, m, n] = scale * a b. A count is of the first batch axis, which has `inner` matrices an entry, or of the
+// rows of the only matrix.
+template <class T, class Y>
+DEVICE void matmul(const T* a, const T* b, const i32* count, Y* y, i64 entries, i64 inner, i64 m, i64 k, i64 n,
+                   i64 transpose_a, i64 transpose_b, i64 counts_rows, f64 scale, Status) {
+    constexpr int tile = 16;
+    SHARED(f32, left, tile * tile);
+    SHARED(f32, right, tile * tile);
+    const i64 batches = counts_rows ? entries * inner : valid_rows(count, entries) * inner;
+    const i64 rows = counts_rows ? valid_rows(count, m) : m;
+    const int row = thread_index() / tile, column = thread_index() % tile;
+    const i64 across = (n + tile - 1) / tile, tiles = (rows + tile - 1) / tile * across;
+    for (i64 batch = block_index_y(); batch < batches; batch += block_count_y()) {
+        const Matrix<T> first{a + batch * m * k, m, k, transpose_a != 0};
+        const Matrix<T> second{b + batch * k * n, k, n, transpose_b != 0};
+        for (i64 t = block_index(); t < tiles; t += block_count()) {
+            const i64 top = t / across * tile, edge = t % across * tile;
+            f32 sum = 0.0f;
+            for (i64 at = 0; at < k; at += tile) {
+                left[thread_index()] = top + row < rows ? first.at(top + row, at + column) : 0.0f;
+                right[thread_index()] = second.at(at + row, edge + column);
+                block_barrier();
+                for (int i = 0; i < tile; ++i) sum = fmaf(left[row * tile + i], right[i * tile + column], sum);
+                block_barrier();
+            }
+            if (top + row < rows && edge + column < n) {
+                narrow(sum * static_cast<f32>(scale), y[(batch * m + top + row) * n + edge + column]);
+            }
+        }
+    }
+}

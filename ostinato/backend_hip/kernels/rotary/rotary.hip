@@ -1,0 +1,122 @@
+// Rotary embedding: cosine and sine tables of a batch of positions, and the rotation in both pairings of elements.
+#include "device.h"
+
+// The angle is the f32 product that models were trained with; cosine and sine are taken in f64 and rounded once.
+DEVICE void turn_at(i32 position, f32 frequency, f32 scale, f32& cosine, f32& sine) {
+    const f64 angle = static_cast<f64>(static_cast<f32>(position) * frequency);
+    cosine = static_cast<f32>(cos(angle)) * scale;
+    sine = static_cast<f32>(sin(angle)) * scale;
+}
+
+// Tables [entries * inner, half]; a thread an angle.
+template <class F>
+DEVICE void make_tables(const i32* position, const i32* count, f32* cosine, f32* sine, i64 entries, i64 inner,
+                        i64 half, f64 scale, F frequency) {
+    const i64 end = valid_rows(count, entries) * inner * half;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        turn_at(position[i / half], frequency(i / half, i % half), static_cast<f32>(scale), cosine[i], sine[i]);
+    }
+}
+
+DEVICE void rotary_table(const i32* position, const f32* inverse, const i32* count, f32* cosine, f32* sine, i64 entries,
+                         i64 inner, i64 half, f64 scale, Status) {
+    make_tables(position, count, cosine, sine, entries, inner, half, scale, [=](i64, i64 i) { return inverse[i]; });
+}
+
+// The base grows with the length of the token's row past the positions that the model was trained with.
+DEVICE void rotary_table_dynamic(const i32* position, const i32* length, const i32* count, f32* cosine, f32* sine,
+                                 i64 entries, i64 inner, i64 half, f64 theta, f64 factor, i64 original, f64 scale,
+                                 Status) {
+    const f64 width = static_cast<f64>(2 * half);
+    make_tables(position, count, cosine, sine, entries, inner, half, scale, [=](i64 row, i64 i) {
+        const f64 longest = static_cast<f64>(larger<i64>(length[row], original));
+        const f64 growth = factor * longest / static_cast<f64>(original) - (factor - 1.0);
+        const f64 base = theta * pow(growth, width / (width - 2.0));
+        return static_cast<f32>(pow(base, static_cast<f64>(-2 * i) / width));
+    });
+}
+
+// One set of frequencies up to the positions that the model was trained with, another past them.
+DEVICE void rotary_table_longrope(const i32* position, const i32* length, const f32* near, const f32* far,
+                                  const i32* count, f32* cosine, f32* sine, i64 entries, i64 inner, i64 half,
+                                  i64 original, f64 scale, Status) {
+    make_tables(position, count, cosine, sine, entries, inner, half, scale,
+                [=](i64 row, i64 i) { return length[row] > original ? far[i] : near[i]; });
+}
+
+// The pair (a, b) by the angle of c and s.
+DEVICE void turn(f32& a, f32& b, f32 c, f32 s) {
+    const f32 first = fmaf(a, c, -(b * s));
+    b = fmaf(b, c, a * s);
+    a = first;
+}
+
+// x [.., heads, width] in natural order, `items` = width - half units of work a head: a pair each, then an element each
+// of those that pass. Head h of token t of batch b goes to b * batch_stride + t * token_stride + h * head_stride. An
+// entry of the first axis of x is `inner` units.
+template <class T, class Place>
+DEVICE void rope(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries, i64 inner,
+                 i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride, i64 head_stride,
+                 Place place) {
+    const i64 items = width - half, end = valid_rows(count, entries) * inner;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        const i64 item = i % items, head = i / items % heads, row = i / items / heads;
+        const T* const from = x + (row * heads + head) * width;
+        T* const to = y + row / tokens * batch_stride + row % tokens * token_stride + head * head_stride;
+        if (item >= half) {
+            to[half + item] = from[half + item];
+            continue;
+        }
+        const i64 first = place.first(item, half), second = place.second(item, half);
+        f32 a = widen(from[first]), b = widen(from[second]);
+        turn(a, b, cosine[row * half + item], sine[row * half + item]);
+        narrow(a, to[first]);
+        narrow(b, to[second]);
+    }
+}
+
+struct SplitHalf {
+    DEVICE i64 first(i64 item, i64) const { return item; }
+    DEVICE i64 second(i64 item, i64 half) const { return half + item; }
+};
+struct Interleaved {
+    DEVICE i64 first(i64 item, i64) const { return 2 * item; }
+    DEVICE i64 second(i64 item, i64) const { return 2 * item + 1; }
+};
+
+template <class T>
+DEVICE void rope_split_half(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries,
+                            i64 inner, i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride,
+                            i64 head_stride, Status) {
+    rope(x, cosine, sine, count, y, entries, inner, heads, width, half, tokens, batch_stride, token_stride, head_stride,
+         SplitHalf());
+}
+
+template <class T>
+DEVICE void rope_interleaved(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries,
+                             i64 inner, i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride,
+                             i64 head_stride, Status) {
+    rope(x, cosine, sine, count, y, entries, inner, heads, width, half, tokens, batch_stride, token_stride, head_stride,
+         Interleaved());
+}
+
+// x [batches, tokens, heads, width] plus bias, split-half, to [batches, heads, tokens, width]. Units as above; elements
+// that pass only get their bias.
+template <class X, class Y>
+DEVICE void rope_bias(const X* x, const f32* bias, const f32* cosine, const f32* sine, const i32* count, Y* y,
+                      i64 batches, i64 tokens, i64 heads, i64 width, i64 half, Status) {
+    const i64 items = width - half, end = valid_rows(count, batches) * tokens * heads * items;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        const i64 item = i % items, head = i / items % heads, row = i / items / heads;
+        const X* const from = x + (row * heads + head) * width;
+        const f32* const shift = bias + head * width;
+        Y* const to = y + ((row / tokens * heads + head) * tokens + row % tokens) * width;
+        f32 b = widen(from[half + item]) + shift[half + item];
+        if (item < half) {
+            f32 a = widen(from[item]) + shift[item];
+            turn(a, b, cosine[row * half + item], sine[row * half + item]);
+            narrow(a, to[item]);
+        }
+        narrow(b, to[half + item]);
+    }
+}

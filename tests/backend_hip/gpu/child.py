@@ -1,0 +1,140 @@
+"""What must run in a process of its own: libraries are opened once a process, and a fork or an exit ends one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.emulator.machine import EmulatedGpu, emulated_gpu
+from ostinato.ir.errors import LifecycleError, OstinatoError
+from tests.backend_hip.gpu.machine import CACHE, Memory, kernels
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run_child(name: str, *arguments: str) -> str:
+    """What the function of that name prints, in a new process that must end well."""
+    command = [sys.executable, "-m", "tests.backend_hip.gpu.child", name, *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, f"{command} ended with {run.returncode}\n{run.stdout}\n{run.stderr}"
+    return run.stdout.strip()
+
+
+def _opened() -> tuple[EmulatedGpu, _native.GpuDevice, _native.Stream]:
+    machine = emulated_gpu(CACHE)
+    device = machine.gpu.device(0)
+    kernels(0)  # loaded before any capture
+    return machine, device, _native.Stream(device)
+
+
+def older_node_types() -> None:
+    machine, device, stream = _opened()
+    machine.version(50221153)
+    memory = Memory(device, np.zeros(8, np.float32))
+
+    def submit() -> None:
+        kernels(0).increment(memory, stream)
+        _native.copy_async(memory.address, device, memory.address + 16, device, 16, stream)
+        _native.fill_async(memory.address, device, 0, 16, stream)
+
+    print(*(node.type for node in _native.HipGraphExecutable.capture(stream, submit, record=True).nodes))
+
+
+def foreign_capture() -> None:
+    machine, _, stream = _opened()
+    library = ctypes.CDLL(str(machine.folder / "libamdhip64.so"))
+    assert library.hipStreamBeginCapture(ctypes.c_void_p(stream.handle), 2) == 0
+    try:
+        _native.HipGraphExecutable.capture(stream, lambda: None)
+    except LifecycleError as error:
+        print(error)
+
+
+def exit_with_live_objects() -> None:
+    """Graphs, memory, scopes and streams are alive when the interpreter ends."""
+    _, device, stream = _opened()
+    memory = Memory(device, np.zeros(8, np.float32))
+    graph = _native.HipGraphExecutable.capture(stream, lambda: kernels(0).increment(memory, stream))
+    graph.launch(stream)
+    keep = [graph, memory, _native.HipActivationArena(stream, 4096), _native.DeferredHipDeallocationScope(stream, 4)]
+    _native.warm_vendor(device)
+    print(len(keep))
+
+
+def fork() -> None:
+    """The child of a process that opened the GPU is told, by a typed error, at once."""
+    _, device, stream = _opened()
+    uses: tuple[Callable[[], object], ...] = (
+        stream.synchronize,
+        lambda: device.allocate(64),
+        lambda: _native.Stream(device),
+    )
+    child = os.fork()
+    if child == 0:
+        answers = 0
+        for use in uses:
+            try:
+                use()
+            except LifecycleError as error:
+                answers += "forked" in str(error)
+        os._exit(answers)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def open_folder(platform: str, folder: str) -> None:
+    """What is said of the libraries of one folder alone."""
+    gpu = _native.open_gpu(platform, [folder] if folder else [], sealed=True)
+    for report in gpu.reports:
+        print(report.role, report.name, report.finding, report.version or "-", report.problem)
+    try:
+        print(gpu.device_count)
+    except OstinatoError as error:
+        print(type(error).__name__, error)
+
+
+def open_system(platform: str) -> None:
+    """What is said of the libraries that the system's loader finds."""
+    gpu = _native.open_gpu(platform, [])
+    print(gpu.reports[0].finding, gpu.reports[0].version)
+    try:
+        print(gpu.device_count)
+    except OstinatoError as error:
+        print(type(error).__name__, error)
+
+
+def compile_with_nvrtc(folder: str, architecture: str) -> None:
+    gpu = _native.open_gpu("nvidia", [folder], sealed=True)
+    source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
+    print(gpu.compile(source, "twice.cu", [f"--gpu-architecture={architecture}"])[1:4].decode())
+
+
+def open_twice(folder: str) -> None:
+    _native.open_gpu("amd", [folder], sealed=True)
+    _native.open_gpu("amd", [folder], sealed=True)
+    try:
+        _native.open_gpu("amd", [])
+    except LifecycleError as error:
+        print(error)
+
+
+def diagnostics() -> None:
+    """The records of one run of a small step."""
+    _, device, _ = _opened()
+    _native.set_allocation_diagnostics(True)
+    _native.set_copy_diagnostics(True)
+    with _native.SourceScope("ffn"):
+        for nbytes in (64, 64, 4096):
+            device.free(device.allocate(nbytes))
+        _native.note_strided_copy(4, (2, 3), (1, 2))
+    print(_native.allocation_records(), _native.copy_records())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,79 @@
+"""Every kernel instance that the operator table's samples need compiles for GPUs: NVRTC for sm_80 and sm_90, clang for gfx90a, gfx942 and gfx1100.
+
+The quick tests take one instance of each function, and two files for AMD; the slow ones take all. AMD's compiler also says what a kernel takes: no vector
+register is spilled.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ostinato.backend_hip.kernel_source import Instance, kernel_files, modules
+from tests.kernels.emulated import instances
+from tests.kernels.gpu_compilers import Nvrtc, Rocm, nvrtc, rocm
+from tests.kernels.test_hip_rows import hip_calls
+
+NVIDIA = ("sm_80", "sm_90")
+AMD = ("gfx90a", "gfx942", "gfx1100")
+
+
+def every_instance() -> set[Instance]:
+    return instances(hip_calls())
+
+
+def one_instance_each() -> list[Instance]:
+    functions: dict[tuple[str, str], list[Instance]] = {}
+    for instance in every_instance():
+        functions.setdefault((instance.name.file, instance.name.function), []).append(instance)
+    return [max(found, key=lambda instance: instance.text) for found in functions.values()]
+
+
+@pytest.fixture
+def nvidia() -> Nvrtc:
+    found = nvrtc()
+    if found is None:
+        pytest.skip("needs the package nvidia-cuda-nvrtc")
+    return found
+
+
+@pytest.fixture
+def amd() -> Rocm:
+    found = rocm()
+    if found is None:
+        pytest.skip("needs clang-19, llvm-19, rocm-device-libs and libamdhip64-dev of the distribution")
+    return found
+
+
+def test_every_kernel_file_is_reached() -> None:
+    assert tuple(modules(one_instance_each())) == kernel_files()
+
+
+def test_kernels_compile_for_nvidia(nvidia: Nvrtc) -> None:
+    for source in modules(one_instance_each()).values():
+        assert nvidia.compile(source, NVIDIA[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", NVIDIA)
+@pytest.mark.parametrize("file", kernel_files())
+def test_every_instance_compiles_for_nvidia(nvidia: Nvrtc, file: str, architecture: str) -> None:
+    assert nvidia.compile(modules(every_instance())[file], architecture)
+
+
+@pytest.mark.parametrize("file", ["norm/norm", "selection/sample"])
+def test_kernels_compile_for_amd(amd: Rocm, file: str) -> None:
+    chosen = [instance for instance in one_instance_each() if instance.name.file == file]
+    found = amd.compile(modules(chosen)[file], AMD[1])
+    assert set(found) == {instance.name.symbol for instance in chosen}
+    assert not [name for name, taken in found.items() if taken.spilled]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", AMD)
+@pytest.mark.parametrize("file", kernel_files())
+def test_every_instance_compiles_for_amd(amd: Rocm, file: str, architecture: str) -> None:
+    chosen = [instance for instance in every_instance() if instance.name.file == file]
+    found = amd.compile(modules(chosen)[file], architecture)
+    assert set(found) == {instance.name.symbol for instance in chosen}
+    assert not [name for name, taken in found.items() if taken.spilled]
+    assert all(taken.shared <= 48 * 1024 for taken in found.values())
