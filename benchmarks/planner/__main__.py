@@ -2,9 +2,10 @@
 
     python -m benchmarks.planner [FOLDER] [--families guillotine,...] [--sizes 1000,10000] [--seconds 1,10] [--seeds 5] [--solvers ostinato,supermalloc,...]
 
-FOLDER holds problems as CSV files, MiniMalloc's set for example; without one only the generated families are run. The peers need the packages omnimalloc and
-ortools (`pip install omnimalloc ortools`); one that is missing is said and left out. Every run is a process of its own with the same time limit and as many
-threads, and every answer is checked for overlaps before any figure of it is printed. Of a CSV file the seeds are the solver's; of a family, the problem's too.
+FOLDER holds problems as CSV files, MiniMalloc's set for example, which are run before the generated families (`--families ''`: none of these). The peers
+need the packages omnimalloc and ortools (`pip install omnimalloc ortools`); one that is missing is said and left out. Every run is a process of its own
+with the same time limit and as many threads, and every answer is checked for overlaps before any figure of it is printed. Of a CSV file the seeds are the
+solver's; of a family, the problem's too.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -108,15 +111,44 @@ def row(runs: list[Run]) -> list[str]:
     ]
 
 
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not any(path.glob("*.csv")):
+        raise argparse.ArgumentTypeError(f"{text} is no folder with .csv files")
+    return path
+
+
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = [name for name in text.split(",") if name]
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is unknown, use some of {', '.join(known)}")
+        return found
+
+    return names
+
+
+def _numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def numbers(text: str) -> list[Any]:
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 1,10") from None
+
+    return numbers
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--families", type=lambda text: [f for f in text.split(",") if f], default=list(FAMILIES))
-    parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")], default=[1000, 10000])
-    parser.add_argument("--seconds", type=lambda text: [float(part) for part in text.split(",")], default=[1.0, 10.0])
-    parser.add_argument("--solvers", type=lambda text: text.split(","), default=list(SOLVERS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.planner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=_folder, metavar="FOLDER")
+    parser.add_argument("--families", type=_names(FAMILIES), default=list(FAMILIES), help=", ".join(FAMILIES))
+    parser.add_argument("--sizes", type=_numbers(int), default=[1000, 10000], help="buffers; default: 1000,10000")
+    parser.add_argument("--seconds", type=_numbers(float), default=[1.0, 10.0], help="time limits; default: 1,10")
+    parser.add_argument("--solvers", type=_names(SOLVERS), default=list(SOLVERS), help=", ".join(SOLVERS))
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each case; default: 5")
+    parser.add_argument("--threads", type=int, default=2, help="of each solver; default: 2")
     parser.add_argument("--json", type=Path, help="write every run here")
     options = parser.parse_args()
     console = Console(width=120)
@@ -139,13 +171,9 @@ def main() -> None:
             console.print(table)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(item) for item in runs], indent=1) + "\n")
-    ours = {(item.case, item.limit, item.seed): item.ratio for item in runs if item.solver == "ostinato"}
-    behind = [
-        item
-        for item in runs
-        if item.solver != "ostinato" and item.ratio is not None and (ours.get(_key(item)) or 0.0) > item.ratio
-    ]
+    ours = {_key(item): inf if item.ratio is None else item.ratio for item in runs if item.solver == "ostinato"}
     if ours:
+        behind = [item for item in runs if item.ratio is not None and item.ratio < ours[_key(item)]]
         console.print(f"runs in which a peer's height is below ours: {len(behind)}")
         for item in behind:
             console.print(f"  {item.case}, {item.limit:g} s, seed {item.seed}: {item.solver} {item.ratio:.4f}")

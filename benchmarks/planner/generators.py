@@ -63,7 +63,7 @@ def _cut(n: int, seed: int) -> list[_Rectangle]:
 
 
 def guillotine(n: int, seed: int) -> Problem:
-    """`n` buffers whose optimum is `HEIGHT` (for n below some thousands of millions: as many as the rectangle has cells)."""
+    """`n` buffers (one at least) whose optimum is `HEIGHT`."""
     return Problem(tuple(Buffer(str(i), r.left, r.right, r.top - r.bottom) for i, r in enumerate(_cut(n, seed))))
 
 

@@ -1,6 +1,6 @@
 """Operator order on irregular graphs: the given order, the best there is, ours, and the common heuristic.
 
-    python -m benchmarks.planner.order [--count 9] [--seed 0] [--moves 20000000]
+    python -m benchmarks.planner.order [--count 9] [--seed 0] [--moves 5000000]
 
 Bytes alive at the peak, with in-place results and workspaces as the planner counts them. The optimum is that of the exact search with `--moves` moves; where
 these do not do, what they prove is shown with a sign. The peer is "least peak memory first", the list scheduler that compilers ship: of the operators that
@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks.planner.graphs import OPS, TARGET, graphs
 from ostinato.ir.graph import Graph
 from ostinato.planner.check import check_program
+from ostinato.planner.liveness import taken_over
 from ostinato.planner.lower import plan_entry, prepare
 from ostinato.planner.order_model import OrderModel, order_model
 from ostinato.planner.order_piece_search import Budget, exact_order
@@ -55,10 +56,7 @@ def least_peak_first(model: OrderModel) -> list[int]:
     for step, needed in enumerate(model.before):
         for other in needed:
             behind[other].append(step)
-    uses = [0] * len(model.sizes)
-    for touched in model.touches:
-        for storage in touched:
-            uses[storage] += 1
+    uses = [len(steps) for steps in model.users()]
     ready = [step for step, number in enumerate(waiting) if not number]
     order: list[int] = []
     live = highest = 0
@@ -81,13 +79,9 @@ def least_peak_first(model: OrderModel) -> list[int]:
 def _cost(model: OrderModel, step: int, uses: Sequence[int], live: int) -> tuple[int, int]:
     """Bytes alive during a step and after it; `uses` counts for each storage the steps to come that touch it."""
     dying = {storage for storage in model.touches[step] if uses[storage] == 1}
-    made = sum(model.sizes[storage] for storage in model.touches[step] if model.maker[storage] == step)
-    taken: set[int] = set()
-    for result, operand in model.takes[step]:
-        if operand in dying and taken.isdisjoint((result, operand)):
-            taken.update((result, operand))
-    saved = sum(model.sizes[storage] for storage in taken) // 2
-    return live + made + model.workspaces[step] - saved, live + made - sum(model.sizes[storage] for storage in dying)
+    held = live + sum(model.sizes[storage] for storage in model.touches[step] if model.maker[storage] == step)
+    during = held + model.workspaces[step] - taken_over(model.takes[step], dying, model.sizes)
+    return during, held - sum(model.sizes[storage] for storage in dying)
 
 
 def measure(family: str, graph: Graph, moves: int) -> Measured:

@@ -9,6 +9,7 @@ dies early. The last column plans the fused operators that the compiler puts in 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -237,6 +238,7 @@ def _with_rows(graph: Graph) -> Graph:
 
 def main() -> None:
     """Prints the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"{'bytes of arena':46}{'hand plan':>12}{'ours':>12}{'bound':>12}{'saved':>8}{'fused':>12}")
     for model in MODELS:
         for region in REGIONS:

@@ -5,11 +5,12 @@ Folders are made where a file is to be written, and nothing is read that is not 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["not_text", "read_text", "write_bytes", "write_text"]
+__all__ = ["need_writable", "not_text", "read_text", "write_bytes", "write_text"]
 
 
 def read_text(path: Path) -> str:
@@ -18,8 +19,9 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise not_text(str(path), error) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
+    except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {reason}", hint="check the path") from None
 
 
 def not_text(name: str, error: UnicodeDecodeError) -> ConfigError:
@@ -37,8 +39,26 @@ def write_bytes(path: Path, data: bytes) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError
-        raise ConfigError(
-            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}", hint="name a writable place"
-        ) from None
+    except (OSError, ValueError) as error:
+        raise _not_writable(path, error) from None
     return str(path)
+
+
+def need_writable(path: Path) -> None:
+    """Raises what `write_text` would, before the work whose result is to be written. A file that is there keeps its content."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = os.path.lexists(path)
+        if there and not path.is_file() and not path.is_dir():
+            return  # a pipe or a device: to open it would be to use it
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError | ValueError) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"{path} cannot be written: {reason}", hint="name a writable place")

@@ -144,37 +144,8 @@ class _Emitter:
 def _emit(
     prepared: Prepared, outcomes: Sequence[Outcome], name: str, dims: Mapping[str, int], options: Mapping[str, str]
 ) -> EntryPlan:
-    graph, storages, unit = prepared.graph, prepared.storages, prepared.target.alignment
-    io = Region(prepared.target.device, "io")
-    bases: dict[str, tuple[Region, int]] = {}
-    inputs: list[Binding] = []
-    io_bytes = 0
-    for item in graph.inputs:
-        if item.role is Role.INPUT:
-            place = ByteRange(io, io_bytes, item.value.type.nbytes)
-            inputs.append(Binding(name=item.value.name, type=item.value.type, range=place))
-            io_bytes = align_up(place.end, unit)
-        else:
-            place = prepared.shared.locate(item)
-        bases[item.value.name] = (place.region, place.offset)
-    outputs: list[Binding] = []
-    for output in storages.outputs:
-        tensor = graph.types[output.name]
-        place = ByteRange(io, io_bytes, tensor.nbytes)
-        outputs.append(Binding(name=output.name, type=tensor, range=place))
-        io_bytes = align_up(place.end, unit)
-        if not output.copied:
-            bases[storages.places[output.name].storage] = (io, place.offset)
-    workspaces: dict[int, ByteRange] = {}
-    for space, outcome in zip(prepared.spaces, outcomes, strict=True):
-        offsets = outcome.solution.offsets
-        for found, offset in zip(space.classes, offsets, strict=False):
-            bases.update((storage, (space.region, offset)) for storage in found.storages)
-        for (position, size), offset in zip(space.workspaces.items(), offsets[len(space.classes) :], strict=True):
-            workspaces[position] = ByteRange(space.region, offset, size)
-    for storage, kind in storages.kinds.items():
-        if kind == "arena" and storage not in bases:
-            bases[storage] = (Region(storages.device_of(storage), "arena"), 0)  # no bytes, or never touched
+    inputs, outputs, io_bytes = _bindings(prepared)
+    bases, workspaces = _bases(prepared, outcomes, inputs, outputs), _workspaces(prepared, outcomes)
     emitter = _Emitter(prepared, bases, [binding.range for binding in outputs])
     steps = tuple(
         emitter.copy(action) if action.node is None else emitter.launch(action, action.node, workspaces.get(position))
@@ -192,13 +163,13 @@ def _emit(
         target=prepared.target.name,
         target_rows=prepared.target.rows_hash,
         device=prepared.target.device,
-        alignment=unit,
+        alignment=prepared.target.alignment,
         dims=dict(sorted(dims.items())),
         options=dict(sorted(options.items())),
         steps=steps,
         slots=tuple(slot for found in slots for slot in found),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        inputs=inputs,
+        outputs=outputs,
         io_bytes=io_bytes,
         stats=PlanStats(
             **dict(arenas[0]),
@@ -212,6 +183,51 @@ def _emit(
             extra_work=0.0,
         ),
     )
+
+
+def _bindings(prepared: Prepared) -> tuple[tuple[Binding, ...], tuple[Binding, ...], int]:
+    """Inputs, then outputs, one behind the other in io, each aligned; and the bytes of all."""
+    graph, io = prepared.graph, Region(prepared.target.device, "io")
+    inputs = [item.value.name for item in graph.with_role(Role.INPUT)]
+    bindings: list[Binding] = []
+    io_bytes = 0
+    for name in (*inputs, *(output.name for output in prepared.storages.outputs)):
+        tensor = graph.types[name]
+        bindings.append(Binding(name=name, type=tensor, range=ByteRange(io, io_bytes, tensor.nbytes)))
+        io_bytes = align_up(bindings[-1].range.end, prepared.target.alignment)
+    return tuple(bindings[: len(inputs)]), tuple(bindings[len(inputs) :]), io_bytes
+
+
+def _bases(
+    prepared: Prepared, outcomes: Sequence[Outcome], inputs: Sequence[Binding], outputs: Sequence[Binding]
+) -> dict[str, tuple[Region, int]]:
+    """Where every storage begins."""
+    storages = prepared.storages
+    given = {binding.name: binding.range for binding in inputs}
+    bases: dict[str, tuple[Region, int]] = {}
+    for item in prepared.graph.inputs:
+        place = given[item.value.name] if item.role is Role.INPUT else prepared.shared.locate(item)
+        bases[item.value.name] = (place.region, place.offset)
+    for output, binding in zip(storages.outputs, outputs, strict=True):
+        if not output.copied:
+            bases[storages.places[output.name].storage] = (binding.range.region, binding.range.offset)
+    for space, outcome in zip(prepared.spaces, outcomes, strict=True):
+        for found, offset in zip(space.classes, outcome.solution.offsets, strict=False):  # workspaces come behind
+            bases.update((storage, (space.region, offset)) for storage in found.storages)
+    for storage, kind in storages.kinds.items():
+        if kind == "arena" and storage not in bases:
+            bases[storage] = (Region(storages.device_of(storage), "arena"), 0)  # no bytes, or never touched
+    return bases
+
+
+def _workspaces(prepared: Prepared, outcomes: Sequence[Outcome]) -> dict[int, ByteRange]:
+    """The workspace of each action that has one, by position."""
+    workspaces: dict[int, ByteRange] = {}
+    for space, outcome in zip(prepared.spaces, outcomes, strict=True):
+        offsets = outcome.solution.offsets[len(space.classes) :]
+        for (position, size), offset in zip(space.workspaces.items(), offsets, strict=True):
+            workspaces[position] = ByteRange(space.region, offset, size)
+    return workspaces
 
 
 def _slots(prepared: Prepared, space: Space, outcome: Outcome) -> tuple[Slot, ...]:

@@ -12,7 +12,7 @@ view of it), only among arena storages of the same bytes in the same element ord
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ostinato.ir.calls import result_names
@@ -24,7 +24,7 @@ from ostinato.ir.types import TensorType
 from ostinato.planner.order import Action
 from ostinato.planner.storage import Storages, is_dense
 
-__all__ = ["HappensBefore", "StorageClass", "in_place_pairs", "storage_classes_of", "touched_storages"]
+__all__ = ["HappensBefore", "StorageClass", "in_place_pairs", "storage_classes_of", "taken_over"]
 
 
 class HappensBefore:
@@ -94,7 +94,7 @@ class StorageClass:
     values: list[str] = field(default_factory=list)
 
 
-def touched_storages(action: Action, storages: Storages) -> set[str]:
+def _touched_storages(action: Action, storages: Storages) -> set[str]:
     """The storages whose bytes a step reads or writes (workspaces apart)."""
     if action.node is None:
         filled = set() if action.output >= 0 else {storages.replicas[action.source, action.device]}
@@ -120,7 +120,7 @@ def storage_classes_of(
     """
     uses: dict[str, list[int]] = {}
     for position, action in enumerate(actions):
-        for storage in sorted(touched_storages(action, storages)):
+        for storage in sorted(_touched_storages(action, storages)):
             uses.setdefault(storage, []).append(position)
     classes = {
         storage: StorageClass([storage], storages.sizes[storage], positions)
@@ -180,6 +180,20 @@ def in_place_pairs(
         if exact and free and size == storages.sizes[result]:
             pairs.append((result, given))
     return tuple(pairs)
+
+
+def taken_over(pairs: Sequence[tuple[int, int]], dying: Container[int], sizes: Sequence[int]) -> int:
+    """Bytes that results of a step need not have, since they lie in those of operands that die with it.
+
+    `pairs` are those of `in_place_pairs` by number of storage: a result takes the first operand that dies and that no other result took.
+    """
+    taken: set[int] = set()
+    found = 0
+    for result, operand in pairs:
+        if operand in dying and taken.isdisjoint((result, operand)):
+            taken.update((result, operand))
+            found += sizes[operand]
+    return found
 
 
 def _join(

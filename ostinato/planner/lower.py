@@ -50,7 +50,7 @@ def plan_entry(
 
     Weights, state and constants lie as this graph alone needs them, in order; `build_program` moves them to what all entries share. `schedule` orders the nodes
     (default: as `settings` say, on one lane: a searched order where it makes the arena smaller, else the program's) and says on which devices they run; each
-    device's arena is placed by itself.
+    device's arena is placed by itself. A `memory_limit` is printed with the plan and not kept to here: that is what `recompute.fit.fit_entry` does.
     """
     prepared = prepare(graph, target, schedule=schedule, settings=settings, ops=ops)
     outcomes = [solve(space.problem, settings.solver, settings.limits) for space in prepared.spaces]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ostinato.ir.calls import NodeCall
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import Effect, OpDef
-from ostinato.planner.liveness import in_place_pairs
+from ostinato.planner.liveness import in_place_pairs, taken_over
 from ostinato.planner.problem import align_up
 from ostinato.planner.storage import Place, Storages
 
@@ -61,25 +61,17 @@ class OrderModel:
 
     def profile(self, order: Sequence[int]) -> tuple[list[int], list[int]]:
         """Bytes alive during each step of an order of all steps, and bytes alive before it (one more: after the last, 0)."""
-        left = [0] * len(self.sizes)
-        for touched in self.touches:
-            for storage in touched:
-                left[storage] += 1
+        left = [len(steps) for steps in self.users()]
         during: list[int] = []
         between = [0]
         for step in order:
             touched = self.touches[step]
             for storage in touched:
                 left[storage] -= 1
-            live = between[-1]
-            made = sum(self.sizes[storage] for storage in touched if self.maker[storage] == step)
-            taken: set[int] = set()
-            for result, operand in self.takes[step]:
-                if not left[operand] and taken.isdisjoint((result, operand)):
-                    taken.update((result, operand))
-            saved = sum(self.sizes[storage] for storage in taken) // 2  # both of a pair have the same size
-            during.append(live + made + self.workspaces[step] - saved)
-            between.append(live + made - sum(self.sizes[storage] for storage in touched if not left[storage]))
+            dying = [storage for storage in touched if not left[storage]]
+            held = between[-1] + sum(self.sizes[storage] for storage in touched if self.maker[storage] == step)
+            during.append(held + self.workspaces[step] - taken_over(self.takes[step], dying, self.sizes))
+            between.append(held - sum(self.sizes[storage] for storage in dying))
         return during, between
 
     def peak(self, order: Sequence[int]) -> int:

@@ -2,9 +2,10 @@
 
 Late: a step that touches no bytes of the arena but its own results (it reads inputs, weights, state) frees nothing whenever it runs, so that waiting only
 keeps bytes away from the steps in between; and where what it needs for itself alone (its workspace, results that nobody reads) is no larger than what the
-step that needs it adds, it costs no more there. Early: a step
-whose results take no bytes of the arena (it updates state or makes outputs) can only free bytes; and where its workspace is no larger than that of a step it
-needs, it costs no more right behind that one.
+step that needs it adds, it costs no more there.
+
+Early: a step whose results take no bytes of the arena (it updates state or makes outputs) can only free bytes; and where its workspace is no larger than that
+of a step it needs, it costs no more right behind that one.
 
 Some order with the least peak has all of these in their places, so that only the rest, the core, needs a search. They would hide the cuts of the graph, too:
 a step that may run anywhere stands beside all others.
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ostinato.planner.liveness import taken_over
 from ostinato.planner.order_model import OrderModel
 
 __all__ = ["Tidied", "tidied"]
@@ -41,13 +43,15 @@ def tidied(model: OrderModel) -> Tidied:
     for step, needed in enumerate(model.before):
         for other in needed:
             behind[other].append(step)
-    made, kept = (
-        [0] * len(model.before) for _ in range(2)
-    )  # bytes of each step's results, and of those that somebody reads
+    made = [0] * len(model.before)  # bytes of each step's results
+    kept = [0] * len(model.before)  # of those that somebody reads
     for storage, users in enumerate(model.users()):
         made[users[0]] += model.sizes[storage]
         kept[users[0]] += model.sizes[storage] if len(users) > 1 else 0
-    adds = [made[step] + model.workspaces[step] - _most_saved(model, step) for step in steps]
+    adds = [  # at least: as if every operand died with the step
+        made[step] + model.workspaces[step] - taken_over(model.takes[step], model.touches[step], model.sizes)
+        for step in steps
+    ]
     late = [
         bool(kept[step] and behind[step])
         and all(model.maker[storage] == step for storage in model.touches[step])
@@ -68,15 +72,6 @@ def tidied(model: OrderModel) -> Tidied:
         needs = [place[other] for other in _through(model.before, aside, model.before[step]) if not aside[other]]
         core.append(None if aside[step] else tuple(sorted(needs)))
     return Tidied(model.reindexed(order), order, tuple(late[step] for step in order), tuple(core))
-
-
-def _most_saved(model: OrderModel, step: int) -> int:
-    """The bytes that the step's results save when every operand dies with it."""
-    taken: set[int] = set()
-    for result, operand in model.takes[step]:
-        if taken.isdisjoint((result, operand)):
-            taken.update((result, operand))
-    return sum(model.sizes[storage] for storage in taken) // 2
 
 
 def _through(before: Sequence[Sequence[int]], aside: Sequence[bool], needed: Iterable[int]) -> set[int]:

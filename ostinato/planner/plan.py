@@ -179,20 +179,25 @@ class EntryPlan(_Frozen):
         return "; ".join(self._peak(stats) for stats in self.stats.arenas)
 
     def _peak(self, stats: ArenaStats) -> str:
-        alive = [slot for slot in self.slots_on(stats.device) if slot.first <= stats.peak_step < slot.last]
-        alive.sort(key=lambda slot: (-slot.range.size, slot.values))
+        alive = self.tenants(stats.peak_step, stats.device)
         tenants = ", ".join(f"{spelled(slot.values[:1])} {slot.range.size}" for slot in alive)
         where = "" if stats.device == self.device else f" on {stats.device}"
         at = f"{stats.lower_bound} live at step {stats.peak_step}"
         return f"entry {self.name} needs {stats.arena_bytes} bytes of arena{where}, {at}: {tenants or 'nobody'}"
 
-    def slots_on(self, device: str) -> tuple[Slot, ...]:
-        """The slots of one device's arena."""
-        return tuple(slot for slot in self.slots if slot.range.region.device == device)
+    def slots_on(self, device: str | None = None) -> tuple[Slot, ...]:
+        """The slots of the arena of the entry's own device or of another one's."""
+        there = device or self.device
+        return tuple(slot for slot in self.slots if slot.range.region.device == there)
+
+    def tenants(self, step: int, device: str | None = None) -> tuple[Slot, ...]:
+        """The slots of `slots_on` that are live at a step, the largest first."""
+        alive = (slot for slot in self.slots_on(device) if slot.first <= step < slot.last)
+        return tuple(sorted(alive, key=lambda slot: (-slot.range.size, slot.values)))
 
     def usage(self, device: str | None = None) -> tuple[StepUsage, ...]:
         """Live bytes and extent at each step, of the arena of the entry's own device or of another one's."""
-        return usage_of([slot.tenancy for slot in self.slots_on(device or self.device)], len(self.steps))
+        return usage_of([slot.tenancy for slot in self.slots_on(device)], len(self.steps))
 
     def problem(self, device: str | None = None) -> Problem:
         """The placement problem of the arena of the entry's own device, or of another one's: a buffer for each slot, in their order, called by its first value.
@@ -203,13 +208,13 @@ class EntryPlan(_Frozen):
         return Problem(
             tuple(
                 Buffer(slot.values[0], slot.first, slot.last, align_up(slot.range.size, unit), unit)
-                for slot in self.slots_on(device or self.device)
+                for slot in self.slots_on(device)
             )
         )
 
     def placement(self, device: str | None = None) -> Solution:
         """Where the plan has the buffers of `problem`."""
-        slots = self.slots_on(device or self.device)
+        slots = self.slots_on(device)
         ends = (slot.range.offset + align_up(slot.range.size, self.alignment) for slot in slots)
         return Solution(tuple(slot.range.offset for slot in slots), max(ends, default=0))
 
@@ -238,6 +243,9 @@ class EntryPlan(_Frozen):
                 problems.append(
                     f"the steps use {used} bytes of {region}, {arena.arena_bytes} are stated, the region has {size}"
                 )
+            limit = self.options.get("memory_limit", "")
+            if limit.isdigit() and arena.device == self.device and arena.arena_bytes > int(limit):
+                problems.append(f"{region} takes {arena.arena_bytes} bytes, above the stated memory_limit of {limit}")
             if arena.lower_bound > arena.arena_bytes:
                 problems.append(
                     f"the bound {arena.lower_bound} is above the stated {region} of {arena.arena_bytes} bytes"

@@ -4,7 +4,8 @@ This is all a solver sees: no graph, no operator, no step. Times are half-open i
 (or any other unit, the same one everywhere), integers of any magnitude. `violations` is the definition of a correct solution, `lower_bound` of how good it
 can be. Problems are read from and written to the common CSV form `id,lower,upper,size[,alignment][,offset]`, where a given offset is a fixed one.
 
-Refuses: duplicate or empty ids, negative sizes, empty or reversed lifetimes, fixed offsets off their alignment. Standard library only.
+Refuses: ids that are empty, unprintable or given twice, negative sizes, empty or reversed lifetimes, fixed offsets off their alignment. Fixed offsets that
+collide are named by `fixed_collisions`. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from __future__ import annotations
 import csv
 import heapq
 import io
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 __all__ = [
+    "MAX_INTEGER",
     "Bound",
     "Buffer",
     "Problem",
     "ProblemError",
     "Solution",
     "align_up",
+    "fixed_collisions",
     "granule",
     "lower_bound",
     "problem_from_csv",
@@ -33,6 +37,9 @@ __all__ = [
 MAX_INTEGER = 2**63 - 1
 """Largest number a CSV cell may hold: sizes, times and offsets are 64-bit signed everywhere."""
 
+_MOST_DIGITS = 19
+_MOST_SHOWN = 60
+_LONGEST_BLOCK = 4096
 _REQUIRED = ("id", "lower", "upper", "size")
 _OPTIONAL = ("alignment", "offset")
 
@@ -68,6 +75,8 @@ class Buffer:
     def __post_init__(self) -> None:
         if not self.id:
             raise ProblemError("a buffer has an empty id", field="id")
+        if not self.id.isprintable():
+            raise ProblemError(f"id {_shown(self.id)} has characters that cannot be printed", field="id")
         if self.lower >= self.upper:
             raise ProblemError(
                 f"buffer {self.id}: lifetime [{self.lower}, {self.upper}) is empty or reversed; expected lower < upper",
@@ -182,120 +191,157 @@ def violations(problem: Problem, solution: Solution) -> tuple[str, ...]:
         found.append(f"height {solution.height} is stated, the highest buffer ends at {height}")
     if problem.capacity is not None and height > problem.capacity:
         found.append(f"height {height} exceeds the capacity {problem.capacity}")
-    found += _collisions(problem, solution)
+    found += _collisions(buffers, offsets)
     return tuple(found)
 
 
-def _collisions(problem: Problem, solution: Solution) -> Iterator[str]:
+def fixed_collisions(problem: Problem) -> tuple[str, ...]:
+    """Buffers whose fixed offsets make every solution wrong: the same text as of `violations`."""
+    fixed = [(buffer, buffer.offset) for buffer in problem.buffers if buffer.offset is not None]
+    return tuple(_collisions([buffer for buffer, _ in fixed], [offset for _, offset in fixed]))
+
+
+def _collisions(buffers: Sequence[Buffer], offsets: Sequence[int]) -> Iterator[str]:
     """Pairs of buffers that share a byte at some time, each buffer reported at most once.
 
     A sweep over time keeps the live buffers sorted by offset: while none collide, a new one can only collide with its two neighbours.
     """
-    items = [(b, o, o + b.size) for b, o in zip(problem.buffers, solution.offsets, strict=True) if b.size]
-    events = sorted(
-        [(b.upper, 0, index) for index, (b, _, _) in enumerate(items)]
-        + [(b.lower, 1, index) for index, (b, _, _) in enumerate(items)]
-    )
-    live: list[tuple[int, int, int]] = []  # (offset, end, index)
-    rejected: set[int] = set()
-    for _, starts, index in events:
-        buffer, offset, end = items[index]
-        if index in rejected:
-            continue
-        entry = (offset, end, index)
-        place = bisect_left(live, entry)
-        if not starts:
-            del live[place]
-            continue
-        for low, high, other in live[max(place - 1, 0) : place + 1]:
-            if low < end and offset < high:
-                rejected.add(index)
+    begins = sorted((i for i, buffer in enumerate(buffers) if buffer.size), key=lambda i: buffers[i].lower)
+    ends = iter(sorted(begins, key=lambda i: buffers[i].upper))
+    ending = next(ends, -1)
+    live = _SortedIntegers()
+    tenant: dict[int, int] = {}  # offset -> the live buffer that lies there
+    for index in begins:
+        buffer, offset = buffers[index], offsets[index]
+        while buffers[ending].upper <= buffer.lower:  # the buffer's own end is still to come
+            if tenant.get(offsets[ending]) == ending:
+                live.remove(offsets[ending])
+                del tenant[offsets[ending]]
+            ending = next(ends)
+        end = offset + buffer.size
+        below, above = live.neighbours(offset)
+        for low in (below, above):
+            if low is None or low >= end:
+                continue
+            high = low + buffers[tenant[low]].size
+            if high > offset:
                 yield (
-                    f"buffers {buffer.id} [{offset}:{end}] and {items[other][0].id} [{low}:{high}] "
+                    f"buffers {buffer.id} [{offset}:{end}] and {buffers[tenant[low]].id} [{low}:{high}] "
                     f"share bytes [{max(low, offset)}:{min(high, end)}] while both are alive"
                 )
                 break
         else:
-            insort(live, entry)
+            live.add(offset)
+            tenant[offset] = index
+
+
+class _SortedIntegers:
+    """Different integers in order, in blocks, so that to add one to a million moves some thousand."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[int]] = [[]]
+        self._begins: list[int] = []  # the first integer of each block but the first
+
+    def neighbours(self, value: int) -> tuple[int | None, int | None]:
+        """The largest that is not above `value`, and the smallest that is."""
+        at = bisect_right(self._begins, value)
+        block = self._blocks[at]
+        place = bisect_right(block, value)
+        below = block[place - 1] if place else self._blocks[at - 1][-1] if at else None
+        above = block[place] if place < len(block) else self._blocks[at + 1][0] if at < len(self._begins) else None
+        return below, above
+
+    def add(self, value: int) -> None:
+        at = bisect_right(self._begins, value)
+        block = self._blocks[at]
+        block.insert(bisect_right(block, value), value)
+        if len(block) > _LONGEST_BLOCK:
+            middle = len(block) // 2
+            self._blocks[at : at + 1] = [block[:middle], block[middle:]]
+            self._begins.insert(at, block[middle])
+
+    def remove(self, value: int) -> None:
+        at = bisect_right(self._begins, value)
+        block = self._blocks[at]
+        del block[bisect_left(block, value)]
+        if not block and self._begins:
+            del self._blocks[at]
+            del self._begins[max(at - 1, 0)]
 
 
 def problem_from_csv(text: str, *, capacity: int | None = None) -> Problem:
     """Reads `id,lower,upper,size[,alignment][,offset]` (a header line, columns in any order); raises `ProblemError` with line and column."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    columns: list[str] | None = None
+    encoded = io.BytesIO(
+        text.removeprefix("\ufeff").encode(errors="surrogatepass")
+    )  # a StringIO takes 4 bytes a character
+    reader = csv.reader(io.TextIOWrapper(encoded, "utf-8", errors="surrogatepass", newline=""), strict=True)
+    rows = (row for row in reader if len(row) > 1 or (row and row[0].strip()))
+    columns: list[str] = []
     buffers: list[Buffer] = []
     lines: dict[str, int] = {}
     try:
-        for row in reader:
-            if not row or (len(row) == 1 and not row[0].strip()):
-                continue
-            if columns is None:
-                columns = _header(row, reader.line_num)
-                continue
-            buffer = _buffer(columns, row, reader.line_num)
-            if buffer.id in lines:
+        columns = _header(next(rows, []))
+        in_order = itemgetter(*(columns.index(name) if name in columns else -1 for name in _REQUIRED + _OPTIONAL))
+        for row in rows:
+            if len(row) != len(columns):
+                place = min(len(row), len(columns)) + 1
                 raise ProblemError(
-                    f"id {buffer.id!r} was used on line {lines[buffer.id]} already",
-                    line=reader.line_num,
-                    column=columns.index("id") + 1,
+                    f"expected {len(columns)} cells ({','.join(columns)}), found {len(row)}", column=place
                 )
+            row.append("")  # the cell of a column that is not there
+            buffer = _buffer(*in_order(row))
+            if buffer.id in lines:
+                raise ProblemError(f"id {_shown(buffer.id)} was used on line {lines[buffer.id]} already", field="id")
             lines[buffer.id] = reader.line_num
             buffers.append(buffer)
     except csv.Error as error:
         raise ProblemError(f"not CSV: {error}", line=reader.line_num) from None
-    if columns is None:
-        raise ProblemError("the text is empty; expected a header line id,lower,upper,size", line=1)
+    except ProblemError as error:
+        column = columns.index(error.field) + 1 if error.field in columns else error.column
+        raise ProblemError(error.message, field=error.field, line=max(reader.line_num, 1), column=column) from None
     return Problem(tuple(buffers), capacity)
 
 
-def _header(row: list[str], line: int) -> list[str]:
-    columns = [cell.strip().lower().removeprefix("\ufeff") for cell in row]
+def _header(row: list[str]) -> list[str]:
+    if not row:
+        raise ProblemError("the text is empty; expected a header line id,lower,upper,size")
+    columns = [cell.strip().lower() for cell in row]
     known = _REQUIRED + _OPTIONAL
     for place, column in enumerate(columns, start=1):
         if column not in known:
-            raise ProblemError(
-                f"unknown column {column!r}; expected {','.join(_REQUIRED)}[,{'][,'.join(_OPTIONAL)}]",
-                line=line,
-                column=place,
-            )
+            expected = f"{','.join(_REQUIRED)}[,{'][,'.join(_OPTIONAL)}]"
+            raise ProblemError(f"unknown column {_shown(column)}; expected {expected}", column=place)
         if columns.index(column) + 1 != place:
-            raise ProblemError(f"column {column!r} appears twice", line=line, column=place)
+            raise ProblemError(f"column {column!r} appears twice", column=place)
     if missing := [column for column in _REQUIRED if column not in columns]:
-        raise ProblemError(f"columns {missing} are missing", line=line)
+        raise ProblemError(f"columns {missing} are missing")
     return columns
 
 
-def _buffer(columns: list[str], row: list[str], line: int) -> Buffer:
-    if len(row) != len(columns):
-        raise ProblemError(
-            f"expected {len(columns)} cells ({','.join(columns)}), found {len(row)}",
-            line=line,
-            column=min(len(row), len(columns)) + 1,
-        )
-    cells = dict(zip(columns, row, strict=True))
-    numbers: dict[str, int | None] = {}
-    for place, column in enumerate(columns, start=1):
-        text = cells[column].strip()
-        if column == "id":
-            continue
-        if not text and column in _OPTIONAL:
-            numbers[column] = None
-            continue
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or abs(int(digits)) > MAX_INTEGER:
-            raise ProblemError(f"{column}: expected a 64-bit integer, found {text!r}", line=line, column=place)
-        numbers[column] = int(text)
-    lower, upper, size = numbers["lower"], numbers["upper"], numbers["size"]
-    alignment = numbers.get("alignment")
-    assert lower is not None
-    assert upper is not None
-    assert size is not None
-    try:
-        return Buffer(
-            cells["id"].strip(), lower, upper, size, 1 if alignment is None else alignment, numbers.get("offset")
-        )
-    except ProblemError as error:
-        raise ProblemError(error.message, line=line, column=columns.index(error.field or "id") + 1) from None
+def _buffer(name: str, lower: str, upper: str, size: str, alignment: str, offset: str) -> Buffer:
+    return Buffer(
+        name.strip(),
+        _number(lower, "lower"),
+        _number(upper, "upper"),
+        _number(size, "size"),
+        1 if not alignment or alignment.isspace() else _number(alignment, "alignment"),
+        None if not offset or offset.isspace() else _number(offset, "offset"),
+    )
+
+
+def _number(cell: str, field: str) -> int:
+    if cell.isdigit() and cell.isascii() and len(cell) < _MOST_DIGITS:
+        return int(cell)
+    text = cell.strip()
+    digits = text.removeprefix("-")
+    if digits.isdigit() and digits.isascii() and len(digits) <= _MOST_DIGITS and int(digits) <= MAX_INTEGER:
+        return int(text)
+    raise ProblemError(f"{field}: expected a 64-bit integer, found {_shown(text)}", field=field)
+
+
+def _shown(text: str) -> str:
+    """A text of the user's in a message: escaped, and its begin where it is long."""
+    return repr(text) if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]!r}..."
 
 
 def problem_to_csv(problem: Problem, solution: Solution | None = None) -> str:

@@ -22,7 +22,7 @@ from ostinato.planner.plan import PLAN_VERSION, EntryPlan, PlanHashes, ProgramPl
 __all__ = ["Purpose", "SavedProgram", "program_from_json", "program_to_json", "read_plan"]
 
 _FORMAT = "ostinato-plan"
-_AGAIN = "plan again, and save that"
+_AGAIN = "give the options that it was made with, or plan again and save that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def _open(text: str) -> _Envelope:
         parts = {"shared regions": (stated.shared, found.shared), "program": (stated.program, found.program)}
         for name in {**stated.entries, **found.entries}:
             parts[f"entry {name}"] = (stated.entries.get(name, "absent"), found.entries.get(name, "absent"))
-        wrong = [f"{part}: stated {a}, found {b}" for part, (a, b) in parts.items() if a != b]
+        wrong = [f"\n  {part}: stated {a}, found {b}" for part, (a, b) in parts.items() if a != b]
         raise PlanError(
-            f"damaged plan, hashes differ: {'; '.join(wrong)}", hint="the text was changed: save the plan again"
+            f"damaged plan, hashes differ:{''.join(wrong)}", hint="the text was changed: save the plan again"
         )
     return envelope
 
@@ -149,7 +149,7 @@ def _differences(plan: ProgramPlan, target: Target, purposes: Mapping[str, Purpo
     for name in dict.fromkeys((*plan.entries, *purposes)):
         entry, purpose = plan.entries.get(name), purposes.get(name)
         if entry is None or purpose is None:
-            yield _difference(f"entry {name}", *("absent" if item is None else "present" for item in (entry, purpose)))
+            yield f"entry {name}: {'the plan has none' if entry is None else 'only the plan has it'}"
             continue
         for what, stated, expected in _facts(entry, target, purpose):
             if stated != expected:

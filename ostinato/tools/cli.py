@@ -66,7 +66,7 @@ class Command:
 _ParserError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's usage error: click's own class, or that of the copy that later versions of typer carry."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_RUN, _MEASURE, _LOOK = (f"ostinato.tools.commands_{group}" for group in ("run", "measure", "look"))
+_RUN, _MEASURE, _LOOK, _PLAN = (f"ostinato.tools.commands_{group}" for group in ("run", "measure", "look", "plan"))
 
 COMMANDS = (
     Command(
@@ -100,7 +100,7 @@ COMMANDS = (
     Command(
         "plan",
         "Look",
-        _LOOK,
+        _PLAN,
         "plan_command",
         "Plan the memory of a model and prove the plan, or solve a placement problem.",
     ),

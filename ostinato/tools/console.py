@@ -27,6 +27,7 @@ __all__ = [
     "notice",
     "output",
     "print_error",
+    "processors",
     "progress",
     "remark",
     "size",
@@ -65,6 +66,11 @@ def count(number: int) -> str:
 def milliseconds(seconds: float) -> str:
     """A time for people, three digits: `12.3 ms`."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
+
+
+def processors() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: bool = True) -> Table:

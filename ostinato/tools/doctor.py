@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
-import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from rich.console import Console
 
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
 from ostinato.ir.errors import OstinatoError
-from ostinato.tools.console import emit_json, facts, output, size, table
+from ostinato.tools.console import emit_json, facts, output, processors, size, table
 from ostinato.tools.options import EXIT_FAILED, JsonOption
 from ostinato.tools.schemas import (
     DeviceInfo,
@@ -91,7 +90,7 @@ def examine() -> DoctorReport:
         native=native,
         cpu=cpu,
         cpu_flags=tuple(flag for flag in CPU_FLAGS if flag in flags),
-        processors=_processors(),
+        processors=processors(),
         memory_bytes=memory.get("MemTotal"),
         memory_available_bytes=memory.get("MemAvailable"),
         cache_path=platformdirs.user_cache_dir("ostinato"),
@@ -213,10 +212,6 @@ def _model(name: str, package: str) -> ModelPackage:
     except OstinatoError as error:
         install = error.hint or install
     return ModelPackage(name=name, package=package, path=None if path is None else str(path), install=install)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu() -> tuple[str, frozenset[str]]:

@@ -22,7 +22,7 @@ from ostinato.compiler import compile as compile_decoder
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
 from ostinato.passes.precision import Precision
-from ostinato.planner.plan import ProgramPlan
+from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
@@ -45,6 +45,9 @@ __all__ = [
     "show_regions",
     "trace_model",
 ]
+
+_MOST_AT_PEAK = 4
+"""Values that a table names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def plan_buckets(
     *,
     context: int | None,
     precision: str,
-    memory_limit: str | None = None,
+    memory_limit: int | None = None,
     saved: Path | None = None,
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
@@ -137,32 +140,37 @@ def how_it_runs(executable: Executable, asked_mode: str) -> str:
 
 def entry_stats(plan: ProgramPlan) -> tuple[EntryStats, ...]:
     """The numbers of each entry. A program plan exists only once the checker has proven it, hence `checked`."""
-    return tuple(
-        EntryStats(
-            name=entry.name,
-            dims=dict(entry.dims),
-            steps=entry.stats.steps,
-            launches=entry.stats.launches,
-            copies=entry.stats.copies,
-            strided_copies=entry.stats.strided_copies,
-            in_place=entry.stats.in_place,
-            arena_bytes=entry.stats.arena_bytes,
-            lower_bound=entry.stats.lower_bound,
-            gap=entry.stats.gap,
-            sum_bytes=entry.stats.sum_bytes,
-            solver=entry.stats.solver,
-            peak_step=entry.stats.peak_step,
-            peak_values=entry.stats.peak_values,
-            status=entry.stats.status,
-            worst_fragmentation=entry.stats.worst_fragmentation,
-            worst_step=entry.stats.worst_step,
-            mean_fragmentation=entry.stats.mean_fragmentation,
-            reused=entry.stats.reused,
-            recomputed=entry.stats.recomputed,
-            extra_work=entry.stats.extra_work,
-            checked=True,
-        )
-        for entry in plan.entries.values()
+    return tuple(_entry_stats(entry) for entry in plan.entries.values())
+
+
+def _entry_stats(entry: EntryPlan) -> EntryStats:
+    stats = entry.stats
+    sizes = {slot.values[0]: slot.range.size for slot in entry.slots_on(entry.device)}
+    return EntryStats(
+        name=entry.name,
+        dims=dict(entry.dims),
+        steps=stats.steps,
+        launches=stats.launches,
+        copies=stats.copies,
+        strided_copies=stats.strided_copies,
+        in_place=stats.in_place,
+        arena_bytes=stats.arena_bytes,
+        lower_bound=stats.lower_bound,
+        gap=stats.gap,
+        sum_bytes=stats.sum_bytes,
+        solver=stats.solver,
+        peak_step=stats.peak_step,
+        peak_values=stats.peak_values,
+        peak_sizes=tuple(sizes.get(name, 0) for name in stats.peak_values),
+        status=stats.status,
+        worst_fragmentation=stats.worst_fragmentation,
+        worst_step=stats.worst_step,
+        mean_fragmentation=stats.mean_fragmentation,
+        slots=len(sizes),
+        reused=stats.reused,
+        recomputed=stats.recomputed,
+        extra_work=stats.extra_work,
+        checked=True,
     )
 
 
@@ -175,22 +183,37 @@ def show_entries(entries: Sequence[EntryStats], console: Console) -> None:
     """Entries side by side, one column each."""
     rows = [
         ("steps", [count(e.steps) for e in entries]),
-        ("computed again", [f"{count(e.recomputed)}, {e.extra_work:.2%} more work" for e in entries]),
         ("strided copies", [count(e.strided_copies) for e in entries]),
         ("results in place", [count(e.in_place) for e in entries]),
         ("arena", [size(e.arena_bytes) for e in entries]),
         ("lower bound", [size(e.lower_bound) for e in entries]),
         ("gap", [f"{e.gap:.2%}" for e in entries]),
+        ("status", [e.status.replace("_", " ") for e in entries]),
+        ("found by", [e.solver for e in entries]),
         ("sum without reuse", [size(e.sum_bytes) for e in entries]),
-        ("status", [e.status for e in entries]),
-        ("solver", [e.solver for e in entries]),
-        ("slots in reused bytes", [count(e.reused) for e in entries]),
-        ("fragmentation, worst", [f"{e.worst_fragmentation:.2%} at step {e.worst_step}" for e in entries]),
+        ("slots in reused bytes", [f"{count(e.reused)} of {count(e.slots)}" for e in entries]),
         ("fragmentation, mean", [f"{e.mean_fragmentation:.2%}" for e in entries]),
-        ("peak at step", [count(e.peak_step) for e in entries]),
+        ("fragmentation, worst", [f"{e.worst_fragmentation:.2%} at step {e.worst_step}" for e in entries]),
+        ("peak", [f"at step {e.peak_step}" for e in entries]),
+        ("live at the peak", [_peak(e) for e in entries]),
         ("proven", ["yes" if e.checked else "no" for e in entries]),
     ]
+    if any(e.recomputed for e in entries):
+        rows.insert(1, ("computed again", [_again(e) for e in entries]))
     console.print(table("entries", ("", *(e.name for e in entries)), ([name, *cells] for name, cells in rows)))
+
+
+def _again(entry: EntryStats) -> str:
+    return f"{count(entry.recomputed)}, {entry.extra_work:.2%} more work" if entry.recomputed else "none"
+
+
+def _peak(entry: EntryStats) -> str:
+    """A line for each of the largest that live at the peak."""
+    lines = [
+        f"{name.lstrip('#')} {size(nbytes)}" for name, nbytes in zip(entry.peak_values, entry.peak_sizes, strict=True)
+    ]
+    more = len(lines) - _MOST_AT_PEAK
+    return "\n".join(lines if more <= 1 else [*lines[:_MOST_AT_PEAK], f"and {more} more"])
 
 
 def show_regions(regions: Mapping[str, int], console: Console) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 __all__ = [
     "REPORTS",
     "BenchReport",
+    "BoundSource",
     "CompareReport",
     "CompileReport",
     "DeviceInfo",
@@ -210,8 +211,9 @@ class EntryStats(Report):
     """One planned entry. `gap` is arena_bytes / lower_bound - 1; `checked` says that the independent checker proved the plan.
 
     `status` is what the solver knows of the placement. Fragmentation is the part of the bytes below the highest live one that is not live: at its worst, at
-    `worst_step`, and on average. `reused` counts the storage classes and workspaces that take a byte which another one had before. `recomputed` counts the
-    steps that compute a value again to keep to a limit of memory, `extra_work` is what these cost as a part of all other work.
+    `worst_step`, and on average. Of the `slots` (storage classes and workspaces) `reused` take a byte which another one had before. `peak_values` live at
+    `peak_step`, the largest first, with `peak_sizes`. `recomputed` counts the steps that compute a value again to keep to a limit of memory, `extra_work` is
+    what these cost as a part of all other work.
     """
 
     name: str
@@ -228,10 +230,12 @@ class EntryStats(Report):
     solver: str
     peak_step: int
     peak_values: tuple[str, ...]
+    peak_sizes: tuple[int, ...]
     status: str
     worst_fragmentation: float
     worst_step: int
     mean_fragmentation: float
+    slots: int
     reused: int
     recomputed: int
     extra_work: float
@@ -244,6 +248,7 @@ class PlanReport(Report):
     kind: Literal["plan"] = "plan"
     model: str
     target: str
+    memory_limit: int | None
     entries: tuple[EntryStats, ...]
     regions: Mapping[str, int]
     seconds: float
@@ -271,22 +276,44 @@ class ViewReport(Report):
     missing: tuple[str, ...]
 
 
+BoundSource = Literal["load", "fixed", "search"]
+
+
 class PlacementReport(Report):
-    """`ostinato plan problem.csv`. `status` is optimal (height = lower_bound), feasible, over_capacity (none low enough found) or infeasible (none
-    exists)."""
+    """`ostinato plan problem.csv`: the placement found, which was held against the definition of a correct one (`checked`).
+
+    `status`: optimal (height = lower_bound), feasible (the search ended without a proof), timeout, over_capacity (as feasible, and higher than the
+    capacity), infeasible (the capacity is below lower_bound, by `missing_bytes`). `fits`: the height is within the capacity, if there is one.
+    `bound_by` says where the bound is from: the bytes alive at one time, a fixed buffer's end, or a search that proved it. `peak` is a time at which the
+    most bytes are alive, `peak_bytes` of `peak_buffers`, the largest first, with `peak_sizes`. `sum_bytes` is what all buffers take without reuse,
+    `solver` the run that found the placement, `seconds` the time of the solve within `time_limit` and `node_limit` (null: none), `files` what was written.
+    """
 
     kind: Literal["placement"] = "placement"
     problem: str
     buffers: int
+    sum_bytes: int
     height: int
     lower_bound: int
+    bound_by: BoundSource
     gap: float
     status: Literal["optimal", "feasible", "timeout", "over_capacity", "infeasible"]
-    seconds: float
-    peak: int
-    peak_buffers: tuple[str, ...]
-    solver: str
+    checked: bool
     capacity: int | None
+    fits: bool
+    missing_bytes: int
+    peak: int
+    peak_bytes: int
+    peak_buffers: tuple[str, ...]
+    peak_sizes: tuple[int, ...]
+    solver: str
+    seconds: float
+    nodes: int
+    time_limit: float | None
+    node_limit: int | None
+    threads: int
+    seed: int
+    files: tuple[str, ...]
 
 
 class CompileReport(Report):

@@ -348,3 +348,17 @@ def test_random_clones_read_another_value_and_are_refused(seed: int) -> None:
         assert any(f"%{clone.name} is no clone of %{plan.clones[clone.name]}" in problem for problem in problems)
         refused += 1
     assert refused >= 15
+
+
+def test_a_plan_above_the_limit_that_it_states_is_refused() -> None:
+    graph = original()
+    plan = plan_entry(graph, FAKE_TARGET, name="e", ops=FAKE_OPS)
+    arena = plan.stats.arena_bytes
+    for limit, kept in ((arena, True), (arena - 1, False)):
+        said = plan.model_copy(update={"options": {**plan.options, "memory_limit": str(limit)}})
+        program = build_program({"e": (graph, said)})
+        if kept:
+            check_program(program, {"e": graph}, FAKE_TARGET, ops=FAKE_OPS)
+            continue
+        with pytest.raises(PlanError, match=f"takes {arena} bytes, above the stated memory_limit of {limit}"):
+            check_program(program, {"e": graph}, FAKE_TARGET, ops=FAKE_OPS)

@@ -143,8 +143,8 @@ def test_the_same_nodes_and_seed_give_the_same_outcome(threads: int) -> None:
 
 
 def test_another_seed_looks_elsewhere() -> None:
-    problem = crowd(30, 2)
-    found = {solve(problem, "native", Limits(nodes=200_000, seed=seed)).solution.offsets for seed in range(6)}
+    problem = crowd(60, 1)
+    found = {solve(problem, "native", Limits(nodes=50_000, seed=seed)).solution.offsets for seed in range(6)}
     assert len(found) > 1
 
 
@@ -247,7 +247,7 @@ def test_several_threads_may_solve_at_once() -> None:
 def test_the_solver_table() -> None:
     assert list(SOLVERS) == ["native", "best_fit", "exact"]
     assert solve(crowd(30, 1)).solver.startswith("native/")
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="use one of native, best_fit, exact"):
         solve(Problem(()), "none")
     with pytest.raises(ProblemError, match="does not fit 64 bits"):
         solve(Problem((Buffer("a", 0, 1, 2**63),)))

@@ -11,6 +11,7 @@ from ostinato.planner.problem import (
     Problem,
     ProblemError,
     Solution,
+    fixed_collisions,
     granule,
     lower_bound,
     problem_from_csv,
@@ -52,6 +53,35 @@ def test_collisions_are_found_exactly(seed: int) -> None:
         assert bool(violations(problem, Solution(offsets, height))) == collides
         found[collides] += 1
     assert min(found.values()) > 30
+
+
+def test_collisions_among_many_live_buffers_are_found_exactly(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live buffers are kept in blocks: here of three, so that these are split and emptied."""
+    monkeypatch.setattr("ostinato.planner.problem._LONGEST_BLOCK", 3)
+    rng = random.Random(seed)
+    found = {True: 0, False: 0}
+    for _ in range(150):
+        count = rng.randint(20, 40)
+        places = rng.sample(range(0, 40 * count, 40), count)  # apart
+        buffers = [Buffer(f"b{i}", rng.randrange(30), 30 + rng.randrange(30), rng.randint(1, 40)) for i in range(count)]
+        if rng.random() < 0.5:
+            moved = rng.randrange(count)
+            places[moved] += rng.choice((-39, -20, -1, 1, 20))
+            places[moved] = max(places[moved], 0)
+        problem = Problem(tuple(buffers))
+        height = max(o + b.size for o, b in zip(places, buffers, strict=True))
+        collides = slow_violations(problem, tuple(places))
+        assert bool(violations(problem, Solution(tuple(places), height))) == collides
+        found[collides] += 1
+    assert min(found.values()) > 15
+
+
+def test_fixed_offsets_that_collide_are_named_without_a_solution() -> None:
+    free = (Buffer("free", 0, 9, 4), Buffer("later", 5, 9, 4, 1, 2))
+    assert fixed_collisions(Problem((Buffer("a", 0, 3, 4, 1, 0), Buffer("b", 3, 5, 4, 1, 0), *free))) == ()
+    assert fixed_collisions(Problem((Buffer("a", 0, 3, 4, 1, 0), Buffer("b", 2, 5, 4, 1, 3), *free))) == (
+        "buffers b [3:7] and a [0:4] share bytes [3:4] while both are alive",
+    )
 
 
 def test_every_kind_of_wrong_solution_is_named() -> None:
@@ -100,6 +130,8 @@ def test_the_bound_counts_padding_below_the_topmost_buffer_only() -> None:
     ("arguments", "message"),
     [
         (("", 0, 1, 1), "empty id"),
+        (("a\0", 0, 1, 1), r"id 'a\\x00' has characters that cannot be printed"),
+        (("a\ud800", 0, 1, 1), "cannot be printed"),
         (("a", 2, 2, 1), r"lifetime \[2, 2\) is empty or reversed"),
         (("a", 0, 1, -1), "size -1 is negative"),
         (("a", 0, 1, 1, 0), "alignment 0"),
@@ -172,6 +204,16 @@ def test_bad_csv_names_line_and_column(text: str, line: int | None, column: int 
     if line is not None:
         assert caught.value.line == line
         assert str(caught.value).startswith(f"line {line}")
+
+
+def test_many_rows_are_read_and_the_last_one_is_still_named() -> None:
+    rows = "".join(f"b{index},{index},{index + 3},64\n" for index in range(20_000))
+    problem = problem_from_csv(f"id,lower,upper,size\n{rows}")
+    assert problem.buffers[-1] == Buffer("b19999", 19_999, 20_002, 64)
+    with pytest.raises(ProblemError, match=r"^line 20002, column 4: size"):
+        problem_from_csv(f"id,lower,upper,size\n{rows}last,0,1,2 bytes\n")
+    with pytest.raises(ProblemError, match=r"^line 20002, column 1: id 'b7' was used on line 9 already"):
+        problem_from_csv(f"id,lower,upper,size\n{rows}b7,0,1,2\n")
 
 
 def test_any_text_is_read_or_refused(seed: int) -> None:

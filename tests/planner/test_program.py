@@ -204,7 +204,7 @@ def test_damaged_json_is_refused_with_the_reason() -> None:
         program_from_json("{}")
     data = json.loads(text)
     data["plan"]["entries"]["main"]["steps"][0]["lane"] = 7
-    with pytest.raises(PlanError, match=r"hashes differ: program: stated .* entry main: stated") as caught:
+    with pytest.raises(PlanError, match=r"hashes differ:\n  program: stated .*\n  entry main: stated") as caught:
         program_from_json(json.dumps(data))
     assert "shared regions" not in str(caught.value)
     data = json.loads(text)

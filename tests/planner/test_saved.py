@@ -89,11 +89,11 @@ STALE: dict[str, tuple[str, Callable[[], tuple[Target, dict[str, Purpose]]]]] = 
     "alignment": ("alignment: the plan has 8, wanted is 16", lambda: (replace(FAKE_TARGET, alignment=16), purposes())),
     "rows": ("rows of the target: the plan has ", lambda: (other_rows(), purposes())),
     "lacking entry": (
-        "entry three: the plan has absent, wanted is present",
+        "entry three: the plan has none",
         lambda: (FAKE_TARGET, {**purposes(), "three": purposes()["two"]}),
     ),
     "spare entry": (
-        "entry two: the plan has present, wanted is absent",
+        "entry two: only the plan has it",
         lambda: (FAKE_TARGET, {"one": purposes()["one"]}),
     ),
 }

@@ -37,8 +37,8 @@ def test_a_saved_plan_of_other_shapes_is_stale(ostinato: Run, tiny: Path, tmp_pa
     report = result.report()
     assert isinstance(report, ErrorReport)
     assert (result.code, report.code) == (1, "stale_artifact")
-    assert "entry step[N=16,R=1]: the plan has present, wanted is absent" in report.message
-    assert "entry step[N=32,R=1]: the plan has absent, wanted is present" in report.message
+    assert "entry step[N=16,R=1]: only the plan has it" in report.message
+    assert "entry step[N=32,R=1]: the plan has none" in report.message
     other = ostinato("plan", str(tiny), *SHAPES, "--dtype", "bf16", "--check", str(file))
     assert other.code == 1
     assert "option precision" in other.err.replace("\n", "")

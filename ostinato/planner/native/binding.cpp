@@ -2,10 +2,12 @@
 // solve runs without the GIL; about every 50 ms the calling thread takes it to let signal handlers run and to ask whether it shall stop.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <pythread.h>
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "driver.h"
@@ -54,26 +56,53 @@ std::vector<Buffer> to_buffers(const py::buffer& lower, const py::buffer& upper,
     return buffers;
 }
 
-// Called without the GIL. Signal handlers run on the main thread only; elsewhere PyErr_CheckSignals does nothing.
+// The calling thread without the GIL, which it may take in between.
+//
+// Not gil_scoped_release: Python ends a thread that asks for the GIL after the interpreter has ended by unwinding it from there, and a destructor would turn
+// that into an abort. Frames below own Python objects, so it must not be unwound at all: it waits for the end of the process, as Python 3.14 has it.
+class Unlocked {
+  public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() { lock(); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+    void lock() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+        }
+    }
+    void unlock() { state_ = PyEval_SaveThread(); }
+
+  private:
+    PyThreadState* state_;
+};
+
+// A Python exception is set, and the solve is to end with nothing.
+struct Raised : std::exception {};
+
+// Signal handlers run on the main thread only; elsewhere PyErr_CheckSignals does nothing.
 class Poll {
   public:
     explicit Poll(const py::object& stop) : stop_(stop) {}
     bool raised() const { return raised_; }
 
     bool operator()() {
-        const py::gil_scoped_acquire gil;
         raised_ = raised_ || PyErr_CheckSignals() != 0;
-        if (raised_ || stop_.is_none()) return raised_;
+        if (raised_ || ended_ || stop_.is_none()) return raised_ || ended_;
         PyObject* const answer = PyObject_CallNoArgs(stop_.ptr());
         const int truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
         Py_XDECREF(answer);
         raised_ = truth < 0;
-        return truth != 0;
+        return ended_ = truth != 0;
     }
 
   private:
     const py::object& stop_;
     bool raised_ = false;  // a Python exception is set
+    bool ended_ = false;   // the caller wants no more
 };
 
 py::tuple solve(const py::buffer& lower, const py::buffer& upper, const py::buffer& size, const py::buffer& alignment,
@@ -82,12 +111,19 @@ py::tuple solve(const py::buffer& lower, const py::buffer& upper, const py::buff
     const std::vector<Buffer> buffers = to_buffers(lower, upper, size, alignment, fixed);
     Poll poll(stop);
     Result result;
-    {
-        const py::gil_scoped_release release;
-        const Stop until(seconds, [&poll] { return poll(); });
+    try {
+        Unlocked unlocked;
+        const Stop until(seconds, [&] {
+            unlocked.lock();
+            const bool end = poll();
+            unlocked.unlock();
+            if (poll.raised()) throw Raised();
+            return end;
+        });
         result = ost::plan::solve(buffers, capacity, Limits{nodes, threads, seed}, until);
+    } catch (const Raised&) {
+        throw py::error_already_set();
     }
-    if (poll.raised()) throw py::error_already_set();
     return py::make_tuple(result.offsets, result.height, result.bound, result.bound_time, result.nodes, result.stopped,
                           result.finder);
 }

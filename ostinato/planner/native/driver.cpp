@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <memory>
 #include <optional>
-#include <utility>
 
+#include "conflicts.h"
+#include "explorers.h"
 #include "normalise.h"
+#include "orders.h"
 #include "portfolio.h"
 #include "rounds.h"
 
@@ -13,23 +17,12 @@ namespace ost::plan {
 
 namespace {
 
-constexpr int64_t kMostConflicts = 20'000'000;  // beyond it the exact search would need more memory and time than it is worth
-constexpr int64_t kFewestNodes = 500;           // of a search of a round, besides two for each item
+// Beyond these the exact search takes more time and memory than it is worth.
+constexpr size_t kMostItems = 3000;
+constexpr int64_t kMostConflicts = 20'000'000;
 
 // Orders of the search. No one wins everywhere: those by load and length do on most problems, those by area and size where these fail.
 constexpr std::array<const char*, 8> kOrders = {"TWA", "TLB", "TAW", "WTA", "LTB", "AWT", "TBL", "ZWT"};
-constexpr std::array<double, 3> kNoises = {0.01, 0.03, 0.1};
-constexpr std::array<int64_t, 3> kPatiences = {10, 100, 1000};
-constexpr std::array<int64_t, 3> kRises = {500, 100, 2000};  // parts of the bound that a target rises by
-
-// 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...: restarts that come within a logarithm of the best length of a run, whatever that is (M. Luby, A. Sinclair, D. Zuckerman,
-// "Optimal speedup of Las Vegas algorithms", 1993).
-int64_t luby(int64_t index) {
-    for (int64_t length = 1;; length = 2 * length + 1) {
-        if (index == length) return (length + 1) / 2;
-        if (index > length && index <= 2 * length) return luby(index - length);
-    }
-}
 
 class Solve {
   public:
@@ -41,13 +34,13 @@ class Solve {
         portfolio(problem_, stop_, known_.best);
         if (done()) return known_;
         std::optional<Conflicts> conflicts;
-        if (problem_.conflicts <= kMostConflicts) conflicts.emplace(problem_);
-        Rounds rounds(problem_, conflicts ? &*conflicts : nullptr, limits_.threads);
-        for (int64_t round = 0; !done(); ++round) {
-            std::vector<Job> jobs;
-            add_jobs(round, conflicts.has_value(), jobs);
+        if (problem_.items.size() <= kMostItems && problem_.conflicts <= kMostConflicts) conflicts.emplace(problem_);
+        make_explorers(conflicts);
+        while (!done()) {
+            const std::vector<Job> jobs = next_jobs();
             if (jobs.empty()) break;
-            rounds.run(jobs, stop_, known_);
+            run_round(problem_, jobs, limits_.threads, stop_, known_);
+            ++round_;
         }
         return known_;
     }
@@ -56,40 +49,49 @@ class Solve {
     bool done() const { return known_.solved() || (capacity_ >= 0 && known_.bound > capacity_) || nodes_left() <= 0 || stop_.now(); }
     int64_t nodes_left() const { return limits_.nodes < 0 ? std::numeric_limits<int64_t>::max() : limits_.nodes - known_.nodes; }
 
-    void add_jobs(int64_t round, bool exact, std::vector<Job>& jobs) {
+    void make_explorers(const std::optional<Conflicts>& conflicts) {
+        improvement_ = make_improvement(problem_, seed());
+        if (!conflicts) return;
+        const Orders orders(problem_);
+        for (const char* keys : kOrders) restarts_.push_back(make_restarts(*conflicts, orders, keys, seed()));
+        for (const char* keys : kOrders) dives_.push_back(make_dives(*conflicts, orders, keys, seed()));
+        rung_ = make_restarts(*conflicts, orders, kOrders[0], seed());
+        refutation_ = make_proof(*conflicts, orders, kOrders[0]);
+        proof_ = make_proof(*conflicts, orders, kOrders[0]);
+    }
+    uint64_t seed() { return limits_.seed * 1'000'003 + ++seeds_ * 0x2545f4914f6cdd1d; }
+
+    // A dive by each order, then a search at the bound by each; afterwards these in turn, beside two proofs, the rungs between bound and best, and local search.
+    // That alone where the problem is too large for the others.
+    std::vector<Job> next_jobs() {
         left_ = nodes_left();
-        if (!exact) {
-            add({Job::kImprove, known_.bound, most_nodes(8), seed(round, 0), "improve"}, jobs);
-        } else if (round == 0 || round == 2) {
-            for (const char* keys : kOrders) add({Job::kSearch, known_.bound, most_nodes(round == 0 ? 1 : 8), 0, keys}, jobs);
-        } else if (round % 2 == 1) {
-            for (size_t i = 0; i < kOrders.size(); ++i) {
-                const double noise = round == 1 ? 0 : kNoises[(round / 2 + i) % kNoises.size()];
-                const int64_t rise = std::max<int64_t>(1, known_.bound / problem_.unit / kRises[(round / 2 / 3) % kRises.size()]);
-                add({Job::kDive, known_.bound, most_nodes(8), seed(round, i), kOrders[i], noise, rise, kPatiences[(round / 2) % kPatiences.size()]}, jobs);
-            }
+        std::vector<Job> jobs;
+        const int64_t few = 2 * static_cast<int64_t>(problem_.items.size()) + 100;
+        if (restarts_.empty()) {
+            add(*improvement_, known_.bound, 16 * few, jobs);
+        } else if (round_ == 0) {
+            for (const auto& explorer : dives_) add(*explorer, known_.bound, 2 * few, jobs);
+        } else if (round_ == 1) {
+            for (const auto& explorer : restarts_) add(*explorer, known_.bound, few, jobs);
         } else {
             const int64_t gap = known_.best.height - known_.bound;
             const bool over = capacity_ >= 0 && capacity_ < known_.best.height;
-            const std::array<int64_t, 8> targets = {0, over ? capacity_ - known_.bound : gap - 1, 0, gap / 8, 0, gap / 4, gap - 1, gap / 2};
-            const int64_t nodes = most_nodes(luby(round / 2));
-            for (size_t i = 0; i < targets.size(); ++i) {
-                const double noise = kNoises[(round / 2 + i) % kNoises.size()];
-                const char* keys = kOrders[(round / 2 + i) % kOrders.size()];
-                add({Job::kSearch, known_.bound + targets[i], nodes, seed(round, i), keys, noise}, jobs);
+            add(*proof_, over ? capacity_ : known_.best.height - 1, 8 * few, jobs);
+            add(*refutation_, known_.bound, 8 * few, jobs);
+            add(*rung_, known_.bound + gap / (int64_t{8} >> round_ % 3), 8 * few, jobs);
+            for (size_t i = 0; i < kOrders.size(); ++i) {
+                add(*dives_[i], known_.bound, 8 * few, jobs);
+                if ((static_cast<size_t>(round_) + i) % 2 == 0) add(*restarts_[i], known_.bound, 8 * few, jobs);
             }
+            add(*improvement_, known_.bound, 16 * few, jobs);
         }
+        return jobs;
     }
 
-    int64_t most_nodes(int64_t factor) const {
-        return factor * (kFewestNodes + 2 * static_cast<int64_t>(problem_.items.size()));
-    }
-    uint64_t seed(int64_t round, size_t job) const { return (limits_.seed * 1'000'003 + round) * 1'000'003 + job; }
-
-    void add(Job job, std::vector<Job>& jobs) {
-        job.nodes = std::min(job.nodes, left_);
-        left_ -= job.nodes;
-        if (job.nodes > 0) jobs.push_back(std::move(job));
+    void add(Explorer& explorer, int64_t bytes, int64_t nodes, std::vector<Job>& jobs) {
+        nodes = std::min(nodes, left_);
+        left_ -= nodes;
+        if (nodes > 0) jobs.push_back({&explorer, bytes, nodes});
     }
 
     const Normal& problem_;
@@ -97,13 +99,21 @@ class Solve {
     const Limits& limits_;
     const Stop& stop_;
     Knowledge known_;
+    std::vector<std::unique_ptr<Explorer>> restarts_;  // at the bound, one for each order
+    std::vector<std::unique_ptr<Explorer>> dives_;
+    std::unique_ptr<Explorer> rung_;
+    std::unique_ptr<Explorer> refutation_;  // of the bound
+    std::unique_ptr<Explorer> proof_;       // that nothing is lower than the best, or within the capacity
+    std::unique_ptr<Explorer> improvement_;
+    int64_t round_ = 0;
     int64_t left_ = 0;  // nodes that the jobs of a round may still be given
+    uint64_t seeds_ = 0;
 };
 
 }  // namespace
 
 Result solve(const std::vector<Buffer>& buffers, int64_t capacity, const Limits& limits, const Stop& stop) {
-    const Normal problem = normalise(buffers);
+    const Normal problem = normalise(buffers, stop);
     const Knowledge known = Solve(problem, capacity, limits, stop).run();
     Result result;
     result.offsets.resize(buffers.size());

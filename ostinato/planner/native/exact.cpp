@@ -89,6 +89,7 @@ bool Exact::fits(int32_t first, int32_t last) {
     for (int32_t s = first; s < last; ++s) {
         const int64_t room = target_ - load_[s];
         if (leaves_room(witness_[s], s, room) || load_[s] == 0 || find_witness(s, room)) continue;
+        ++failures_[s];
         return false;
     }
     return true;
@@ -264,9 +265,8 @@ void Exact::pass_over(Frame& frame, int32_t item) {
     if (!lift(item)) frame.tried = candidates_.size();
 }
 
-// Makes the next choice, at an earlier node where this one has none left, and gives the part to go on with; -1: everything is placed. False: the search
-// has ended.
-bool Exact::advance(int32_t& next) {
+// Makes the next choice, at an earlier node where this one has none left. False: the search has ended.
+bool Exact::advance() {
     while (!frames_.empty()) {
         Frame& frame = frames_.back();
         if (frame.tried == candidates_.size()) {
@@ -284,7 +284,7 @@ bool Exact::advance(int32_t& next) {
             frame.parts = parts_.size();
             frame.trail = changes_;
             if (place(item)) {
-                next = split({frame.part.begin, frame.part.end, static_cast<int32_t>(frames_.size()) - 1, frame.part.next}, cut_);
+                next_ = split({frame.part.begin, frame.part.end, static_cast<int32_t>(frames_.size()) - 1, frame.part.next}, cut_);
                 return true;
             }
             take_back(frame);
@@ -296,9 +296,9 @@ bool Exact::advance(int32_t& next) {
 }
 
 bool Exact::count_node() {
-    if (++nodes_ > course_.nodes) {
+    if (nodes_ >= course_.nodes) {
         ended_ = Found::kLimit;
-    } else if (nodes_ % kNodesPerLook == 0 && stop_->now()) {
+    } else if (++nodes_ % kNodesPerLook == 0 && stop_->now()) {
         ended_ = Found::kStopped;
     } else {
         return true;
@@ -306,10 +306,9 @@ bool Exact::count_node() {
     return false;
 }
 
-void Exact::begin(const Target& target, const Course& course, const Stop& stop) {
+void Exact::begin(const Target& target, const Course& course) {
     target_ = target.end;
     course_ = course;
-    stop_ = &stop;
     nodes_ = dead_ends_ = raised_ = 0;
     placed_ = most_placed_ = 0;
     changes_ = 0;
@@ -323,6 +322,7 @@ void Exact::begin(const Target& target, const Course& course, const Stop& stop) 
     load_.assign(sections_, 0);
     crossing_.assign(sections_, 0);
     witness_.assign(sections_, 0);
+    failures_.assign(sections_, 0);
     for (int32_t i = 0; i < count_; ++i) {
         const Item& item = items_[i];
         floor_[i] = next_free(i, 0);
@@ -346,13 +346,23 @@ bool Exact::root_fits() {
 }
 
 Found Exact::search(const Target& target, const Course& course, const Stop& stop) {
-    begin(target, course, stop);
+    begin(target, course);
     if (course.rise == 0 && !root_fits()) return Found::kNone;
-    int32_t next = split({0, count_, -1, -1}, true);
-    while (next >= 0) {
+    next_ = split({0, count_, -1, -1}, true);
+    return run(stop);
+}
+
+Found Exact::resume(int64_t nodes, const Stop& stop) {
+    course_.nodes = nodes_ + nodes;
+    return run(stop);
+}
+
+Found Exact::run(const Stop& stop) {
+    stop_ = &stop;
+    while (next_ >= 0) {
         if (!count_node()) return ended_;
-        enter(parts_[next]);
-        if (!advance(next)) return ended_;
+        enter(parts_[next_]);
+        if (!advance()) return ended_;
     }
     return Found::kPlacement;
 }

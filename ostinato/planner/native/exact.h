@@ -51,9 +51,14 @@ class Exact {
 
     // On kPlacement `offsets()` holds one offset an item, in units.
     Found search(const Target& target, const Course& course, const Stop& stop);
+    // Goes on with a search that ended with kLimit or kStopped, for so many nodes more.
+    Found resume(int64_t nodes, const Stop& stop);
 
     const std::vector<int64_t>& offsets() const { return offsets_; }
+    // Of the last search, since it began.
     int64_t nodes() const { return nodes_; }
+    // Section -> how often what was left in it could not be placed any more.
+    const std::vector<int64_t>& failures() const { return failures_; }
 
   private:
     // Items of a stretch of time, to be placed after those of other stretches: those left of [begin, end). If they cannot be placed, the choice that frame
@@ -80,13 +85,14 @@ class Exact {
         int64_t low;
     };
 
-    void begin(const Target& target, const Course& course, const Stop& stop);
+    Found run(const Stop& stop);
+    void begin(const Target& target, const Course& course);
     bool root_fits();
     bool count_node();
     void enter(const Part& part);
     void gather(Frame& frame);
     int32_t next_candidate(Frame& frame);
-    bool advance(int32_t& next);
+    bool advance();
     void pass_over(Frame& frame, int32_t item);
     bool rises(const Frame& frame);
     bool rise(Frame& frame);
@@ -123,6 +129,7 @@ class Exact {
     int64_t raised_ = 0;     // times since more was placed than ever before
     int32_t placed_ = 0;
     int32_t most_placed_ = 0;
+    int32_t next_ = -1;      // the part to go on with; -1: everything is placed
     bool cut_ = false;       // the item placed last was the only one across some section's begin
     Found ended_ = Found::kNone;
 
@@ -134,6 +141,7 @@ class Exact {
     std::vector<int64_t> load_;      // section -> units left
     std::vector<int32_t> crossing_;  // section -> items left that live in it and in the one before
     std::vector<int32_t> witness_;   // section -> an item that last proved that its load fits
+    std::vector<int64_t> failures_;
     std::vector<Change> trail_;       // the first `changes_` of it
     size_t changes_ = 0;
     std::vector<Frame> frames_;

@@ -154,7 +154,7 @@ int64_t count_conflicts(const Normal& problem) {
 
 }  // namespace
 
-Normal normalise(const std::vector<Buffer>& buffers) {
+Normal normalise(const std::vector<Buffer>& buffers, const Stop& stop) {
     Normal problem;
     int64_t granule = 0;
     for (const Buffer& b : buffers) granule = std::gcd(granule, b.alignment);
@@ -178,6 +178,7 @@ Normal normalise(const std::vector<Buffer>& buffers) {
     std::vector<Life> lives;
     std::map<std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>, int32_t> alike;
     for (const int32_t i : order) {
+        stop.now();
         const Buffer& b = buffers[i];
         const int64_t padded = align_up(b.size, granule);
         const Life life = {sections.at(b.lower), sections.at(b.upper), padded - b.size};

@@ -2,38 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
+
+#include "range_maximum.h"
 
 namespace ost::plan {
 
-namespace {
-
-// Maxima over ranges in constant time, from those over all ranges of a power of two of values.
-class RangeMaximum {
-  public:
-    explicit RangeMaximum(const std::vector<int64_t>& values) : levels_{values} {
-        for (size_t width = 1; 2 * width <= values.size(); width *= 2) {
-            const std::vector<int64_t>& below = levels_.back();
-            std::vector<int64_t> level(below.size() - width);
-            for (size_t i = 0; i < level.size(); ++i) level[i] = std::max(below[i], below[i + width]);
-            levels_.push_back(std::move(level));
-        }
-    }
-
-    int64_t over(size_t begin, size_t end) const {
-        size_t level = 0;
-        while (size_t{2} << level <= end - begin) ++level;
-        return std::max(levels_[level][begin], levels_[level][end - (size_t{1} << level)]);
-    }
-
-  private:
-    std::vector<std::vector<int64_t>> levels_;
-};
-
-}  // namespace
-
 Orders::Orders(const Normal& problem) {
-    const RangeMaximum load(problem.load);
+    const RangeMaximum<int64_t> load(problem.load);
     const auto peak = static_cast<int32_t>(std::max_element(problem.load.begin(), problem.load.end()) - problem.load.begin());
     for (const Item& item : problem.items) {
         peak_.push_back(load.over(item.first, item.last));
@@ -68,22 +43,6 @@ std::vector<int32_t> Orders::ranks(const std::string& keys) const {
         if (*key == 'E') by(end_);
     }
     std::vector<int32_t> rank(order.size());
-    for (size_t place = 0; place < order.size(); ++place) rank[order[place]] = static_cast<int32_t>(place);
-    return rank;
-}
-
-std::vector<int32_t> Orders::ranks(const std::string& keys, double noise, uint64_t seed) const {
-    std::vector<int32_t> rank = ranks(keys);
-    if (noise <= 0) return rank;
-    std::mt19937_64 random(seed);
-    std::vector<double> moved(rank.size());
-    const double reach = noise * static_cast<double>(rank.size());
-    for (size_t i = 0; i < rank.size(); ++i) {
-        moved[i] = rank[i] + reach * (static_cast<double>(random() >> 11) / 9007199254740992.0);  // 53 bits: [0, 1)
-    }
-    std::vector<int32_t> order(rank.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return moved[a] < moved[b]; });
     for (size_t place = 0; place < order.size(); ++place) rank[order[place]] = static_cast<int32_t>(place);
     return rank;
 }

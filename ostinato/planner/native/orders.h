@@ -19,8 +19,6 @@ class Orders {
 
     // Rank of each item, 0 first.
     std::vector<int32_t> ranks(const std::string& keys) const;
-    // The same with every rank moved by up to `noise` of the number of items.
-    std::vector<int32_t> ranks(const std::string& keys, double noise, uint64_t seed) const;
 
   private:
     std::vector<int64_t> peak_;

@@ -12,7 +12,11 @@ namespace ost::plan {
 
 namespace {
 
-constexpr int64_t kMostLookedAt = 3'000'000;  // placed items that best fit may look at: some tens of milliseconds
+// Placed items and obstacles that best fit may look at: some tens of milliseconds, and more in the first run, whose order is at times far ahead of the
+// skylines where these are far from the bound.
+constexpr int64_t kMostLookedAt = 3'000'000;
+constexpr int64_t kFirstLookedAt = 500;  // for each item
+
 constexpr std::array<const char*, 6> kSkylines = {"TWZ", "WTZ", "LTB", "BLT", "TBL", "ZWT"};
 
 struct Order {
@@ -22,11 +26,13 @@ struct Order {
 constexpr std::array<Order, 8> kOrders = {
     {{"size", "Z"}, {"area", "B"}, {"peak", "TZ"}, {"from_peak", "PZ"}, {"length", "LZ"}, {"start", "SZ"}, {"end", "EZ"}, {"long_area", "Q"}}};
 
-// Places one item after another where nothing lies, the lowest such place or the one that it fills best. False once one cannot keep below `best`.
-bool best_fit(const Normal& problem, const std::vector<int32_t>& order, bool tightest, const Incumbent& best, Space& space, std::vector<int64_t>& offsets) {
+// Places one item after another where nothing lies, the lowest such place or the one that it fills best. False once one cannot keep below `best`, and where
+// `stop` or the budget ends it.
+bool best_fit(const Normal& problem, const std::vector<int32_t>& order, bool tightest, const Incumbent& best, int64_t budget, const Stop& stop, Space& space,
+              std::vector<int64_t>& offsets) {
     space.clear();
     for (const int32_t item : order) {
-        if (space.looked_at() > kMostLookedAt) return false;
+        if (space.looked_at() > budget || stop.now()) return false;
         Spot chosen{-1, 0, 0};
         const int64_t limit = problem.highest_offset(item, best.height - 1);
         space.spots(item, limit, [&](const Spot& spot) {
@@ -52,19 +58,23 @@ void portfolio(const Normal& problem, const Stop& stop, Incumbent& best) {
     }
     Skyline skyline(problem);
     for (const char* keys : kSkylines) {
-        best.offer(problem, skyline.place(orders.ranks(keys)), std::string("skyline/") + keys);
+        if (!skyline.place(orders.ranks(keys), stop, !best.known())) return;
+        best.offer(problem, skyline.offsets(), std::string("skyline/") + keys);
         if (done()) return;
     }
+    if (problem.obstacles.size() > Space::kMostObstacles) return;
     Space space(problem);
     std::vector<int32_t> order(problem.items.size());
     std::vector<int64_t> offsets(problem.items.size());
+    int64_t budget = kMostLookedAt + kFirstLookedAt * static_cast<int64_t>(order.size());
     for (const Order& by : kOrders) {
         const std::vector<int32_t> rank = orders.ranks(by.keys);
         for (size_t item = 0; item < rank.size(); ++item) order[rank[item]] = static_cast<int32_t>(item);
         for (const bool tightest : {false, true}) {
-            if (done() || space.looked_at() > kMostLookedAt) return;
-            if (!best_fit(problem, order, tightest, best, space, offsets)) continue;
-            best.offer(problem, offsets, std::string("best_fit/") + by.name + (tightest ? "/tightest" : "/lowest"));
+            if (done() || space.looked_at() > budget) return;
+            const bool placed = best_fit(problem, order, tightest, best, budget, stop, space, offsets);
+            budget = kMostLookedAt;
+            if (placed) best.offer(problem, offsets, std::string("best_fit/") + by.name + (tightest ? "/tightest" : "/lowest"));
         }
     }
 }

@@ -1,36 +1,35 @@
 #include "rounds.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "portfolio.h"
-
 namespace ost::plan {
 
-Rounds::Rounds(const Normal& problem, const Conflicts* conflicts, int32_t threads)
-    : problem_(problem), conflicts_(conflicts), orders_(problem), workers_(threads) {}
+namespace {
 
-// A round that runs. All that threads share is behind one mutex; what is long is done outside of it.
-class Rounds::Round {
+// All that threads share is behind one mutex; work is done outside of it.
+class Round {
   public:
-    Round(Rounds& rounds, const std::vector<Job>& jobs, const Stop& stop, Knowledge& known)
-        : rounds_(rounds), jobs_(jobs), stop_(stop), known_(known), begin_(known), reports_(jobs.size()), stops_(jobs.size()) {}
+    Round(const Normal& problem, const std::vector<Job>& jobs, const Stop& stop, Knowledge& known)
+        : problem_(problem), jobs_(jobs), stop_(stop), known_(known), begin_(known), reports_(jobs.size()), stops_(jobs.size()) {}
 
-    void run() {
-        const size_t threads = std::min(rounds_.workers_.size(), jobs_.size());
+    void run(size_t threads) {
         Team team(*this);
-        for (size_t t = 1; t < threads; ++t) team.threads.emplace_back([this, t] { take_jobs(rounds_.workers_[t]); });
-        take_jobs(rounds_.workers_[0]);
-        team.join();
+        while (team.threads.size() + 1 < std::min(threads, jobs_.size())) team.threads.emplace_back([this] { take_jobs(); });
+        take_jobs();
+        team.wait();
         if (failure_) std::rethrow_exception(failure_);
     }
 
   private:
-    // Threads that are stopped and joined whatever happens.
+    // The other threads: stopped and joined whatever happens.
     struct Team {
         explicit Team(Round& r) : round(r) {}
         ~Team() {
@@ -38,7 +37,7 @@ class Rounds::Round {
             for (std::thread& thread : threads) thread.join();
         }
         // The caller's thread goes on asking whether to stop while it waits.
-        void join() {
+        void wait() {
             std::unique_lock<std::mutex> lock(round.mutex_);
             while (round.running_ > 0) {
                 round.idle_.wait_for(lock, std::chrono::milliseconds(10));
@@ -59,51 +58,58 @@ class Rounds::Round {
         }
     }
 
-    void take_jobs(Worker& worker) {
+    void take_jobs() {
         while (true) {
             const bool stopped = stop_.now();
             std::unique_lock<std::mutex> lock(mutex_);
             if (next_ >= jobs_.size()) return;
-            const size_t job = next_++;
-            if (stopped || jobs_[job].pointless(known_)) {
-                report(job, Report());
+            const size_t index = next_++;
+            const Job& job = jobs_[index];
+            if (stopped || job.pointless(known_)) {
+                reports_[index].emplace();
+                merge();
                 continue;
             }
-            stops_[job] = std::make_unique<Stop>(stop_);
+            stops_[index] = std::make_unique<Stop>(stop_);
             ++running_;
             lock.unlock();
-            Report found;
+            std::optional<Report> report;
             std::exception_ptr failure;
             try {
-                found = rounds_.work(jobs_[job], begin_, worker, *stops_[job]);
+                report = job.explorer->work(job.bytes, job.nodes, begin_, *stops_[index]);
             } catch (const std::exception&) {
                 failure = std::current_exception();
             }
             lock.lock();
             --running_;
+            reports_[index] = std::move(report);
             if (failure) {
                 failure_ = failure;
                 next_ = jobs_.size();
             } else {
-                report(job, std::move(found));
+                merge();
             }
             idle_.notify_all();
         }
     }
 
-    // Merges the reports that no open job precedes, and stops the jobs behind that these make pointless.
-    void report(size_t job, Report&& found) {
-        reports_[job] = std::move(found);
+    // Takes over the reports that no open job precedes, and stops the jobs behind that these make pointless.
+    void merge() {
         for (; merged_ < jobs_.size() && reports_[merged_]; ++merged_) {
-            if (!jobs_[merged_].pointless(known_)) rounds_.merge(jobs_[merged_], *reports_[merged_], known_);
-            reports_[merged_]->placement = {};
+            const Job& job = jobs_[merged_];
+            if (job.pointless(known_)) continue;
+            Report& report = *reports_[merged_];
+            known_.nodes += report.nodes;
+            if (!report.placement.empty()) known_.best.offer(problem_, report.placement, job.explorer->name());
+            if (report.none) known_.bound = std::max(known_.bound, std::min(problem_.height_above(job.bytes), known_.best.height));
+            job.explorer->learn(std::move(report.lesson));
         }
         for (size_t later = merged_; later < jobs_.size(); ++later) {
             if (stops_[later] && jobs_[later].pointless(known_)) stops_[later]->request();
         }
     }
 
-    Rounds& rounds_;
+    const Normal& problem_;
     const std::vector<Job>& jobs_;
     const Stop& stop_;
     Knowledge& known_;
@@ -118,43 +124,10 @@ class Rounds::Round {
     std::exception_ptr failure_;
 };
 
-void Rounds::run(const std::vector<Job>& jobs, const Stop& stop, Knowledge& known) { Round(*this, jobs, stop, known).run(); }
+}  // namespace
 
-Rounds::Report Rounds::work(const Job& job, const Knowledge& known, Worker& worker, const Stop& stop) const {
-    Report report;
-    if (job.kind == Job::kImprove) {
-        Incumbent best = known.best;
-        report.nodes = improve(problem_, job.nodes, job.seed, stop, best);
-        if (best.height < known.best.height) {
-            report.placement = std::move(best.offsets);
-            report.finder = std::move(best.finder);
-        }
-        return report;
-    }
-    if (!worker.exact) worker.exact = std::make_unique<Exact>(*conflicts_);
-    const std::vector<int32_t> rank = orders_.ranks(job.keys, job.noise, job.seed);
-    Course course = {&rank, job.nodes};
-    Target target = Target::of(problem_, job.bytes);
-    if (job.kind == Job::kDive) {
-        target = {job.bytes / problem_.unit};
-        course.rise = job.rise;
-        course.patience = job.patience;
-        course.ceiling = problem_.highest_end(known.best.height - 1);
-    }
-    const Found found = worker.exact->search(target, course, stop);
-    report.nodes = std::min(worker.exact->nodes(), job.nodes);
-    report.none = found == Found::kNone && job.kind == Job::kSearch;
-    if (found == Found::kPlacement) {
-        report.placement = worker.exact->offsets();
-        report.finder = (job.kind == Job::kDive ? "dive/" : "search/") + job.keys;
-    }
-    return report;
-}
-
-void Rounds::merge(const Job& job, Report& report, Knowledge& known) const {
-    known.nodes += report.nodes;
-    if (!report.placement.empty()) known.best.offer(problem_, report.placement, report.finder);
-    if (report.none) known.bound = std::max(known.bound, std::min(problem_.height_above(job.bytes), known.best.height));
+void run_round(const Normal& problem, const std::vector<Job>& jobs, int32_t threads, const Stop& stop, Knowledge& known) {
+    Round(problem, jobs, stop, known).run(static_cast<size_t>(threads));
 }
 
 }  // namespace ost::plan

@@ -98,13 +98,14 @@ Skyline::Skyline(const Normal& problem)
       end_(problem.sections),
       begin_(problem.sections + 1) {}
 
-const std::vector<int64_t>& Skyline::place(const std::vector<int32_t>& rank) {
+bool Skyline::place(const std::vector<int32_t>& rank, const Stop& stop, bool whole) {
     lives_.fill(rank);
     heap_.clear();
     std::fill(height_.begin(), height_.end(), kNone);
     make(0, problem_.sections, 0);
     offsets_.assign(problem_.items.size(), 0);
     for (size_t left = problem_.items.size(); left > 0;) {
+        if (stop.now() && !whole) return false;
         const Valley valley = lowest();
         const int32_t item = lives_.find(valley.begin, valley.end);
         if (item < 0) {
@@ -116,7 +117,7 @@ const std::vector<int64_t>& Skyline::place(const std::vector<int32_t>& rank) {
         lives_.erase(item);
         --left;
     }
-    return offsets_;
+    return true;
 }
 
 Skyline::Valley Skyline::lowest() {
@@ -174,11 +175,16 @@ void Skyline::cover(const Valley& valley, int32_t item, int64_t top) {
 int64_t Skyline::next_free(int32_t item, int64_t offset) {
     const Item& placed = problem_.items[item];
     met_.clear();
-    obstacles_.each(placed.first, placed.last, [&](int32_t o) { met_.push_back(problem_.obstacles[o]); });
-    std::sort(met_.begin(), met_.end(), [](const Obstacle& a, const Obstacle& b) { return a.low < b.low; });
     offset = align_up(offset, placed.alignment);
-    for (const Obstacle& o : met_) {
-        if (o.high > offset && o.low - placed.size < offset) offset = align_up(o.high, placed.alignment);
+    obstacles_.each(placed.first, placed.last, [&](int32_t o) {
+        if (problem_.obstacles[o].high > offset) met_.push_back(problem_.obstacles[o]);
+    });
+    // a heap: of thousands above each other the lowest few are all it takes
+    const auto higher = [](const Obstacle& a, const Obstacle& b) { return a.low > b.low; };
+    std::make_heap(met_.begin(), met_.end(), higher);
+    for (; !met_.empty() && met_.front().low - placed.size < offset; met_.pop_back()) {
+        if (met_.front().high > offset) offset = align_up(met_.front().high, placed.alignment);
+        std::pop_heap(met_.begin(), met_.end(), higher);
     }
     return offset;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "problem.h"
+#include "stop.h"
 #include "timeline.h"
 
 namespace ost::plan {
@@ -49,8 +50,10 @@ class Skyline {
   public:
     explicit Skyline(const Normal& problem);
 
-    // Offsets in units, one an item. `rank` has 0 first.
-    const std::vector<int64_t>& place(const std::vector<int32_t>& rank);
+    // Places all items; `rank` has 0 first. False where `stop` ended it, which it cannot if the placement has to be `whole`.
+    bool place(const std::vector<int32_t>& rank, const Stop& stop, bool whole);
+    // Offsets of the last placement in units, one an item.
+    const std::vector<int64_t>& offsets() const { return offsets_; }
 
   private:
     // Sections [begin, end) at one height, both neighbours being at others.

@@ -80,6 +80,7 @@ void Space::gather(int32_t index, int64_t limit) {
     });
     obstacles_.each(item.first, item.last, [&](int32_t other) {
         const Obstacle& obstacle = problem_.obstacles[other];
+        ++looked_at_;
         if (obstacle.low < end) add(item, limit, {obstacle.low, obstacle.high, kWall});
     });
     looked_at_ += static_cast<int64_t>(near_.size());

@@ -40,8 +40,9 @@ struct Spot {
 
 class Space {
   public:
-    // Weight of an obstacle. All items together must weigh less, and there are fewer than 2^20 obstacles or the sums saturate nothing but precision.
-    static constexpr int64_t kWall = int64_t{1} << 42;
+    // Weight of an obstacle; all items together must weigh less. With more obstacles than that the sum of weights could overflow.
+    static constexpr int64_t kWall = int64_t{1} << 40;
+    static constexpr size_t kMostObstacles = size_t{1} << 22;
 
     explicit Space(const Normal& problem);
 
@@ -65,7 +66,7 @@ class Space {
         }
     }
 
-    // Placed items looked at so far: a measure of the work done.
+    // Placed items and obstacles looked at so far: a measure of the work done.
     int64_t looked_at() const { return looked_at_; }
 
   private:

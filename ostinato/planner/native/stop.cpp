@@ -18,15 +18,19 @@ Stop::Stop(double seconds, std::function<bool()> poll) : poll_(std::move(poll)) 
 }
 
 bool Stop::now() const {
-    if (requested_.load(std::memory_order_relaxed)) return true;
-    if (whole_ != nullptr) return whole_->now();
+    if (whole_ != nullptr) return requested_.load(std::memory_order_relaxed) || whole_->now();
+    const bool owner = std::this_thread::get_id() == owner_;
+    // the owner polls on: after the end of its time it may still be at something that has to be finished
+    if (!owner && requested_.load(std::memory_order_relaxed)) return true;
     const Clock::time_point time = Clock::now();
-    if (time >= deadline_) {
-        request();
-        return true;
-    }
-    if (poll_ && time >= next_poll_ && std::this_thread::get_id() == owner_) {
-        if (poll_()) request();
+    if (time >= deadline_) request();
+    if (poll_ && owner && time >= next_poll_) {
+        try {
+            if (poll_()) request();
+        } catch (...) {
+            request();
+            throw;
+        }
         next_poll_ = Clock::now() + kPollInterval;
     }
     return requested_.load(std::memory_order_relaxed);

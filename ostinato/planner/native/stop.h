@@ -11,7 +11,8 @@ namespace ost::plan {
 
 class Stop {
   public:
-    // `seconds` from now (negative: no limit); `poll` is asked by the thread that makes this, about every 50 ms, and says whether the caller wants an end.
+    // `seconds` from now (negative: no limit); `poll` is asked by the thread that makes this, about every 50 ms, and says whether the caller wants an end. Where
+    // nothing is wanted any more it throws, and that comes out of the `now()` that asked, while all other threads are told to stop.
     Stop(double seconds, std::function<bool()> poll);
     // No sooner than `request` says so, and no later than `whole`, of which this is a part.
     explicit Stop(const Stop& whole) : whole_(&whole) {}

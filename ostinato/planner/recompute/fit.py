@@ -18,6 +18,7 @@ from ostinato.ir.target import Target
 from ostinato.planner.lower import plan_entry, prepare
 from ostinato.planner.order import Scheduled, program_order
 from ostinato.planner.plan import EntryPlan
+from ostinato.planner.problem import align_up
 from ostinato.planner.recompute.clones import rewritten
 from ostinato.planner.recompute.cut import cuts_at
 from ostinato.planner.recompute.model import Script, recompute_model
@@ -112,9 +113,11 @@ class _Search:
         program = program_order(task.graph, task.ops)
         self._prepared = prepare(task.graph, task.target, schedule=program, settings=task.settings, ops=task.ops)
         order = [step.node for step in plan.steps if step.kind is not StepKind.COPY]
-        self._model = recompute_model(self._prepared, order, in_place=task.settings.in_place)
+        settings = task.settings
+        self._model = recompute_model(self._prepared, order, in_place=settings.in_place, guard=settings.guard)
+        self._ahead = align_up(settings.guard, task.target.alignment)  # before the first slot
         most, turn = self._model.floor()
-        self.floor = Floor(most, order[turn])
+        self.floor = Floor(most + self._ahead, order[turn])
         self.found: _Found | None = None
         self.smallest = (task.graph, plan)
         self._planned: dict[Script, _Found] = {}
@@ -126,19 +129,20 @@ class _Search:
     def run(self) -> None:
         """Lowers the budget until a plan fits, then takes out the clones that there is room to do without; where none fits, looks for the smallest there is."""
         unit = self._task.target.alignment
-        budget = self._limit
+        least = self.floor.bytes - self._ahead
+        budget = self._limit - self._ahead
         for _ in range(ROUNDS):
-            excess = self._round(budget) if budget >= self.floor.bytes else 0
+            excess = self._round(budget) if budget >= least else 0
             if not excess:
                 break
             budget -= max(excess, unit)
-        low, high = max(self._limit, self.floor.bytes), Trace(self._model, self._model.nothing).peak
+        low, high = max(self._limit - self._ahead, least), Trace(self._model, self._model.nothing).peak
         for _ in range(HALVINGS):
             if self.found is not None or high - low <= unit:
                 break
             middle = (low + high) // 2
             self._round(middle, planned=1)
-            if self.smallest[1].stats.arena_bytes <= middle:
+            if self.smallest[1].stats.arena_bytes - self._ahead <= middle:
                 high = middle
             else:
                 low = middle

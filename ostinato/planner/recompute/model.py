@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from ostinato.ir.graph import Node
 from ostinato.ir.opdef import Effect
-from ostinato.planner.liveness import in_place_pairs
+from ostinato.planner.liveness import in_place_pairs, taken_over
 from ostinato.planner.lower import Prepared
 from ostinato.planner.problem import align_up
 
-__all__ = ["BYTE_COST", "RecomputeModel", "Script", "Turn", "recompute_model"]
+__all__ = ["RecomputeModel", "Script", "Turn", "recompute_model"]
 
 BYTE_COST = 8
 """What a byte read or written costs, in floating-point operations: processors do about so many in the time that memory takes to deliver one."""
@@ -72,11 +72,7 @@ class RecomputeModel:
 
     def taken(self, turn: Turn, dying: Container[int]) -> int:
         """Bytes that the results of a step need not have, since they lie in those of operands that die with it."""
-        taken: set[int] = set()
-        for result, operand in turn.takes:
-            if operand in dying and taken.isdisjoint((result, operand)):
-                taken.update((result, operand))
-        return sum(self.sizes[storage] for storage in taken) // 2  # both of a pair have the same size
+        return taken_over(turn.takes, dying, self.sizes)
 
     def need(self, turn: Turn) -> int:
         """Bytes that a step takes for itself at least: workspace, operands, and results that cannot lie in those."""
@@ -90,8 +86,8 @@ class RecomputeModel:
         return most, needs.index(most) if needs else 0
 
 
-def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool) -> RecomputeModel:
-    """The model of a graph prepared for one lane whose nodes run in `order`: the names of all nodes that are no views."""
+def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool, guard: int = 0) -> RecomputeModel:
+    """The model of a graph prepared for one lane whose nodes run in `order`: the names of all nodes that are no views. Every size includes `guard` bytes."""
     ops, storages = prepared.ops, prepared.storages
     nodes = {node.name: node for node in prepared.graph.nodes}
     updated = {  # storage -> the last step that writes over it
@@ -110,17 +106,19 @@ def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool)
             number[storage] = len(number)
             maker.append(index)
             uses.append([])
-        turns.append(_turn(prepared, node, makes, number, in_place=in_place))
+        turns.append(_turn(prepared, node, makes, number, in_place=in_place, guard=guard))
         for read in turns[-1].reads:
             uses[read].append(index)
         sources = [storages.places[value].storage for value in node.operands if value]
         if any(updated.get(storage, -1) > index for storage in (*sources, *makes)):
             turns[-1] = replace(turns[-1], repeatable=False)
-    sizes = tuple(align_up(storages.sizes[storage], prepared.target.alignment) for storage in number)
+    sizes = tuple(align_up(storages.sizes[storage] + guard, prepared.target.alignment) for storage in number)
     return RecomputeModel(tuple(turns), tuple(number), sizes, tuple(maker), tuple(map(tuple, uses)))
 
 
-def _turn(prepared: Prepared, node: Node, makes: Sequence[str], number: Mapping[str, int], *, in_place: bool) -> Turn:
+def _turn(
+    prepared: Prepared, node: Node, makes: Sequence[str], number: Mapping[str, int], *, in_place: bool, guard: int
+) -> Turn:
     """The step of a node, taken to read nothing that is overwritten."""
     storages, call, opdef = prepared.storages, prepared.calls[node.name], prepared.ops[node.op]
     unit = prepared.target.alignment
@@ -135,8 +133,8 @@ def _turn(prepared: Prepared, node: Node, makes: Sequence[str], number: Mapping[
         node=node,
         reads=tuple(reads),
         makes=tuple(number[name] for name in makes if name in number),
-        workspace=align_up(call.workspace, unit),
-        spill=sum(align_up(storages.sizes[name], unit) for name in makes if name not in number),
+        workspace=align_up(call.workspace + guard, unit) if call.workspace else 0,
+        spill=sum(align_up(storages.sizes[name] + guard, unit) for name in makes if name not in number),
         takes=tuple((number[result], number[operand]) for result, operand in pairs),
         work=cost.flops + BYTE_COST * cost.bytes,
         repeatable=repeatable,

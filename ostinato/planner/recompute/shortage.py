@@ -27,8 +27,7 @@ def shortage(graph: Graph, plan: EntryPlan, *, limit: int, floor: Floor, tried: 
     """The error for a limit that no plan keeps; `plan` is the smallest of those found, `graph` what it is the plan of, `tried` how many recompute something."""
     stats = plan.stats
     at = stats.peak_step
-    alive = [slot for slot in plan.slots_on(plan.device) if slot.first <= at < slot.last]
-    alive.sort(key=lambda slot: (-slot.range.size, slot.values))
+    alive = plan.tenants(at)
     missing = f"{stats.arena_bytes - limit} bytes are missing"
     lines = [
         f"memory_limit is {limit} bytes of arena, the smallest plan found takes {stats.arena_bytes}: {missing}",
@@ -37,11 +36,11 @@ def shortage(graph: Graph, plan: EntryPlan, *, limit: int, floor: Floor, tried: 
     ]
     if more := alive[TENANTS:]:
         lines.append(f"    {sum(slot.range.size for slot in more)} bytes of {len(more)} smaller ones")
-    lines.append(f"  {tried} plans that run steps twice were tried; this one runs {stats.recomputed or 'none'} twice")
+    lines.append(f"  plans tried that run steps twice: {tried}; this one runs {stats.recomputed or 'none'} twice")
     hint = f"raise memory_limit to {stats.arena_bytes}, or compile smaller buckets"
     if floor.bytes > limit:
         lines.append(
-            f"  %{floor.node}{_line(graph, floor.node)} takes {floor.bytes} bytes by itself: no plan needs less"
+            f"  the step of %{floor.node}{_line(graph, floor.node)} takes {floor.bytes} bytes by itself, operands included: no plan needs less"
         )
         hint = f"compile smaller buckets; this one needs {floor.bytes} bytes or more, {stats.arena_bytes} as planned"
     return CapacityError("\n".join(lines), node=plan.name, hint=hint)

@@ -28,4 +28,6 @@ def solve(
     Without a limit on seconds and a stop the outcome depends on the other arguments alone. Raises `KeyError` for an unknown solver and `ProblemError` for
     numbers that the solver cannot hold.
     """
+    if solver not in SOLVERS:
+        raise KeyError(f"solver is {solver!r}, use one of {', '.join(SOLVERS)}")
     return SOLVERS[solver](problem, limits, stop.is_set if isinstance(stop, Event) else stop)

@@ -107,12 +107,8 @@ class _Search:
     def fits(self, floors: Sequence[int | None]) -> bool:
         """Whether what is left may still end below the best height."""
         for section in self.sections:
-            left = [(floors[i], self.buffers[i].size) for i in section if floors[i] is not None]
-            if (
-                left
-                and min(floor for floor, _ in left if floor is not None) + sum(size for _, size in left)
-                >= self.best.height
-            ):
+            left = [(floor, self.buffers[i].size) for i in section if (floor := floors[i]) is not None]
+            if left and min(left)[0] + sum(size for _, size in left) >= self.best.height:
                 return False
         return True
 

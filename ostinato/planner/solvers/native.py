@@ -18,8 +18,8 @@ from ostinato.planner.solvers.outcome import NO_LIMITS, Limits, Outcome, StopTes
 
 __all__ = ["native"]
 
-DEFAULT_WORK = 8_000_000
-"""Nodes times buffers that a solve without limits may take: about 50 ms. It matters only where the greedy orders miss the bound."""
+DEFAULT_NODES = 20_000
+"""Nodes that a solve without limits may take, and two more for each buffer: about 50 ms. They matter only where the greedy orders miss the bound."""
 
 MAX_NODES = 2**62
 MAX_THREADS = 1024
@@ -33,7 +33,7 @@ def native(problem: Problem, limits: Limits = NO_LIMITS, stop: StopTest | None =
     buffers = problem.buffers
     nodes, seconds = limits.nodes, limits.seconds
     if nodes is None and seconds is None:
-        nodes = DEFAULT_WORK // (len(buffers) + 1)
+        nodes = DEFAULT_NODES + 2 * len(buffers)
     try:
         offsets, height, bound, time, spent, stopped, finder = _solver.solve(
             _numbers(buffers, "lower", (b.lower for b in buffers)),

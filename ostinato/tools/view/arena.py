@@ -4,10 +4,14 @@ Above, every slot as a rectangle: its steps across, its bytes upwards, coloured 
 bound, and pointing at a rectangle names its tenants. Below, how many bytes are live at each step: where the curve touches the bound is the peak, and what
 lies between curve and arena is what the placement could not use at that step. The thin line above the curve is the end of the highest live byte: what lies
 between the two is fragmentation. Plans and placement problems are drawn by the same function.
+
+A picture stays small enough for a browser: of very many slots the largest are drawn, and of a curve the highest and the last point
+in each tenth of a pixel.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -77,6 +81,8 @@ def tenancies_of(drawing: ArenaMap) -> list[Tenancy]:
 
 
 _WIDTH, _MAP, _CURVE, _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 1200, 420, 130, 84, 24, 64, 44, 70
+_MOST_DRAWN = 20_000
+"""Slots of a picture: about 6 MB."""
 _COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295", "#a0cbe8",
 )  # fmt: skip
@@ -119,13 +125,21 @@ class _Picture:
             f'<rect class="paper" width="{_WIDTH}" height="{height}"/>',
             *self._heading(),
             *self._axes(),
-            *(self._slot(tenant) for tenant in self._map.tenants),
+            *(self._slot(tenant) for tenant in self._drawn()),
             *self._levels(_TOP, _MAP),
             *self._curve(),
             *self._legend(),
             "</svg>",
         ]
         return "\n".join(lines) + "\n"
+
+    def _drawn(self) -> Sequence[Tenant]:
+        """The tenants that take the most bytes times steps, all if they are not too many."""
+        tenants = self._map.tenants
+        if len(tenants) <= _MOST_DRAWN:
+            return tenants
+        areas = ((tenant.size * (tenant.last - tenant.first), -index) for index, tenant in enumerate(tenants))
+        return [tenants[-place] for _, place in sorted(heapq.nlargest(_MOST_DRAWN, areas), key=lambda area: -area[1])]
 
     def _x(self, step: int) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (step - self._first) / max(1, self._steps - self._first)
@@ -142,6 +156,8 @@ class _Picture:
         reused = reuse_count(tenancies_of(found))
         worst = max((usage.fragmentation for _, usage in self._usage), default=0.0)
         slots = f"{tenants} slots ({reused} in bytes that another had), {size(total)} without reuse"
+        if tenants > _MOST_DRAWN:
+            slots = f"the {_MOST_DRAWN} largest of {slots}"
         return [
             f'<text class="title" x="{_LEFT}" y="26">{_text(found.title)}</text>',
             f'<text x="{_LEFT}" y="46">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
@@ -207,10 +223,16 @@ class _Picture:
 
     def _stairs(self, points: Sequence[tuple[int, int]]) -> str:
         """The path through (step, bytes from it on), from the first step to the last."""
-        path = f"M{self._x(self._first):.2f} {self._base}"
-        for step, nbytes in ((self._first, 0), *points, (self._steps, 0)):
-            path += f"H{self._x(step):.2f}V{self._base - self._up(nbytes, _CURVE):.2f}"
-        return path
+        columns: dict[str, tuple[int, int]] = {}  # x -> the most bytes at it, and the last
+        for step, nbytes in (*points, (self._steps, 0)):
+            x = f"{self._x(step):.1f}"
+            columns[x] = (max(nbytes, columns.get(x, (0, 0))[0]), nbytes)
+        path = [f"M{self._x(self._first):.1f} {self._base}"]
+        for x, (most, last) in columns.items():
+            path.append(f"H{x}V{self._base - self._up(most, _CURVE):.2f}")
+            if last != most:
+                path.append(f"V{self._base - self._up(last, _CURVE):.2f}")
+        return "".join(path)
 
     def _legend(self) -> list[str]:
         lines, x, y = [], float(_LEFT), self._base + 44
