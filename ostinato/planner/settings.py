@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.solvers import SOLVERS, Limits
 
@@ -41,10 +42,9 @@ class PlanSettings:
             raise ConfigError(f"order is {self.order!r}", hint=f"use one of {', '.join(ORDERS)}")
         if self.solver not in SOLVERS:
             raise ConfigError(f"solver is {self.solver!r}", hint=f"use one of {', '.join(SOLVERS)}")
-        if self.guard < 0:
-            raise ConfigError(f"guard is {self.guard} bytes", hint=f"give 0 or more, such as {GUARD_BYTES}")
-        if self.memory_limit is not None and self.memory_limit < 0:
-            raise ConfigError(f"memory_limit is {self.memory_limit} bytes", hint="give 0 or more, or None")
+        integer(self.guard, "guard", low=0)
+        if self.memory_limit is not None:
+            integer(self.memory_limit, "memory_limit", low=0)
 
     def printed(self) -> Mapping[str, str]:
         """The settings that are not the default, by name."""

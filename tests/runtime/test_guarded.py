@@ -149,7 +149,7 @@ def test_slots_that_live_together_have_their_guards_between_them(guard: int, reu
 
 
 def test_guards_are_no_negative_number() -> None:
-    with pytest.raises(ConfigError, match="guard is -1 bytes"):
+    with pytest.raises(ConfigError, match="guard is -1, expected an integer of 0 or more"):
         PlanSettings(guard=-1)
 
 
