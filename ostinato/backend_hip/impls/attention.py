@@ -28,6 +28,7 @@ def _head_width(site: CallSite) -> str | None:
 
 
 def store_accepts(site: CallSite) -> str | None:
+    """Keys and values of one float dtype into caches of one float dtype, with int32 places."""
     key, value = site.operand(0), site.operand(1)
     key_cache, value_cache = site.operand(5), site.operand(6)
     return first_reason(
@@ -50,6 +51,7 @@ def _store_params(site: CallSite) -> tuple[int, ...]:
 
 
 def packed_accepts(site: CallSite) -> str | None:
+    """Float queries over float caches of one dtype, with int32 places, and a head that fits."""
     cache = site.operand(1)
     return first_reason(
         need_dtype("q", site.operand(0), FLOATS),
@@ -74,6 +76,7 @@ def _packed_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def dense_accepts(site: CallSite) -> str | None:
+    """Queries, keys and values of one float dtype, contiguous along a head that fits."""
     query = site.operand(0)
     return first_reason(
         need_dtype("q", query, FLOATS),
@@ -113,6 +116,7 @@ def _causal_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def bidirectional_accepts(site: CallSite) -> str | None:
+    """The same with int32 rows."""
     vectors = enumerate(("row_of_token", "start", "length"), 3)
     return first_reason(
         dense_accepts(site), *(need_dtype(name, site.operand(index), _INDICES) for index, name in vectors)

@@ -65,10 +65,12 @@ def _fill_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def gelu_converts(site: CallSite) -> str | None:
+    """Floats in and out, of any two dtypes."""
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], FLOATS)
 
 
 def add_bias_dtypes(site: CallSite) -> str | None:
+    """Floats plus a float32 bias, the dtype kept."""
     x = site.operand(0)
     return (
         need_dtype("x", x, FLOATS)
@@ -82,6 +84,7 @@ def _add_bias_params(site: CallSite) -> tuple[int, ...]:
 
 
 def swiglu_converts(site: CallSite) -> str | None:
+    """Gate and up of one float dtype, the result of any."""
     gate = site.operand(0)
     return (
         need_dtype("gate", gate, FLOATS)
@@ -91,6 +94,7 @@ def swiglu_converts(site: CallSite) -> str | None:
 
 
 def cast_accepts(site: CallSite) -> str | None:
+    """Floats to floats, int32 and int64 to each other."""
     source, result = site.operand(0), site.results[0]
     if source.dtype in _INTEGER_CASTS:
         return need_dtype("y", result, _INTEGER_CASTS)

@@ -25,6 +25,7 @@ from ostinato.ir.types import DType
 __all__ = ["LINEAR_ROWS", "MAX_SPLIT", "at_most_three", "embedding_dtypes", "linear_dtypes"]
 
 MAX_SPLIT = 3
+"""Results that a kernel has operands for."""
 
 
 def _by_weight(kernel: str) -> Callable[[CallSite], str]:
@@ -33,6 +34,7 @@ def _by_weight(kernel: str) -> Callable[[CallSite], str]:
 
 
 def linear_dtypes(site: CallSite) -> str | None:
+    """Floats by a float or block weight of whole blocks, a float32 bias, float results."""
     weight = site.operand(1)
     return first_reason(
         need_dtype("x", site.operand(0), FLOATS),
@@ -52,6 +54,7 @@ def _whole_blocks(site: CallSite) -> str | None:
 
 
 def at_most_three(site: CallSite) -> str | None:
+    """No more results than the kernels have operands for, all of one dtype."""
     if len(site.results) > MAX_SPLIT:
         return f"the kernel writes at most {MAX_SPLIT} results, found {len(site.results)}"
     if len({result.dtype for result in site.results}) > 1:
@@ -72,6 +75,7 @@ def _swiglu_params(site: CallSite) -> tuple[int, ...]:
 
 
 def embedding_dtypes(site: CallSite) -> str | None:
+    """int32 ids of a float or block table of whole blocks, a float result."""
     return first_reason(
         need_dtype("ids", site.operand(0), (DType.I32,)),
         need_dtype("weight", site.operand(1), WEIGHT_DTYPES),

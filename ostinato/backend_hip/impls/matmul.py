@@ -11,6 +11,7 @@ __all__ = ["MATMUL_ROWS", "matmul_accepts"]
 
 
 def matmul_accepts(site: CallSite) -> str | None:
+    """Two activations of one float dtype, a float result, and a count that is of axis 0 of a."""
     a = site.operand(0)
     if site.counted and a.rank == 2 and site.boolean("transpose_a"):
         return "the valid-rows count is of axis 0 of the result, which is axis 1 of a transposed a"

@@ -24,6 +24,7 @@ MAX_COPY_RANK = 6
 
 
 def copy_accepts(site: CallSite) -> str | None:
+    """Elements with strides, of no more axes than the kernels copy."""
     source = site.operand(0)
     if source.dtype.is_block:
         return f"block dtype {source.dtype.value} has no strides"
@@ -45,12 +46,14 @@ def _copy(source: TensorType, extents: Sequence[int], strides: Sequence[int]) ->
 
 
 def spread_accepts(site: CallSite) -> str | None:
+    """Elements of one size."""
     if site.operand(0).dtype.is_block:
         return f"block dtype {site.operand(0).dtype.value} has no elements of one size"
     return None
 
 
 def repeat_accepts(site: CallSite) -> str | None:
+    """Elements of one size, repeated along an axis that no count is of."""
     if site.counted and site.integer("axis") == 0:
         return "the valid-rows count is of axis 0, which is the axis that is repeated"
     return spread_accepts(site)
@@ -69,6 +72,7 @@ def _broadcast_params(site: CallSite) -> tuple[int, ...]:
 
 
 def gather_accepts(site: CallSite) -> str | None:
+    """Rows of elements at int32 places."""
     source = site.operand(0)
     if source.dtype.is_block:
         return f"block dtype {source.dtype.value} has no rows of elements"
@@ -83,6 +87,7 @@ def _gather_params(site: CallSite) -> tuple[int, ...]:
 
 
 def concat_accepts(site: CallSite) -> str | None:
+    """Runs of elements, joined along an axis that no count is of."""
     if site.operand(0).dtype.is_block:
         return f"block dtype {site.operand(0).dtype.value} has no runs of elements"
     if site.counted and site.integer("axis") == 0:

@@ -30,6 +30,7 @@ __all__ = [
 
 
 def rms_norm_dtypes(site: CallSite) -> str | None:
+    """Floats in and out, a float32 gain."""
     return (
         need_dtype("x", site.operand(0), FLOATS)
         or need_dtype("gain", site.operand(1), (DType.F32,))
@@ -43,6 +44,7 @@ def _rms_norm_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def add_rms_norm_dtypes(site: CallSite) -> str | None:
+    """Two operands and their sum of one float dtype, a float32 gain, a float norm."""
     total, normalised = site.results
     return (
         need_dtype("a", site.operand(0), FLOATS)
@@ -59,15 +61,18 @@ def _add_rms_norm_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def layer_norm_converts(site: CallSite) -> str | None:
+    """Floats in and out, of any two dtypes, with float32 gain and bias."""
     bias = need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None
     return rms_norm_dtypes(site) or bias
 
 
 def layer_norm_dtypes(site: CallSite) -> str | None:
+    """The same with the dtype kept."""
     return layer_norm_converts(site) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
 
 
 def l2_dtypes(site: CallSite) -> str | None:
+    """Floats, the dtype kept."""
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], (site.operand(0).dtype,))
 
 
@@ -77,6 +82,7 @@ def _l2_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def softmax_dtypes(site: CallSite) -> str | None:
+    """Floats in and out."""
     return need_dtype("x", site.operand(0), FLOATS) or need_dtype("y", site.results[0], FLOATS)
 
 

@@ -14,6 +14,7 @@ _SUM_RUN = 4096
 
 
 def sum_accepts(site: CallSite) -> str | None:
+    """float32 values."""
     return need_dtype("x", site.operand(0), (DType.F32,))
 
 
@@ -26,6 +27,7 @@ def _sum_workspace(site: CallSite) -> int:
 
 
 def mean_accepts(site: CallSite) -> str | None:
+    """Floats, the dtype kept, with int32 starts and lengths."""
     x = site.operand(0)
     return (
         need_dtype("x", x, FLOATS)

@@ -46,16 +46,19 @@ def head_major(tensor: TensorType) -> str | None:
 
 
 def table_dtypes(site: CallSite) -> str | None:
+    """int32 positions and float32 frequencies."""
     return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype(
         "inverse_frequency", site.operand(1), (DType.F32,)
     )
 
 
 def dynamic_dtypes(site: CallSite) -> str | None:
+    """int32 positions and lengths."""
     return need_dtype("position", site.operand(0), (DType.I32,)) or need_dtype("length", site.operand(1), (DType.I32,))
 
 
 def longrope_dtypes(site: CallSite) -> str | None:
+    """int32 positions and lengths, two sets of float32 frequencies."""
     return (
         dynamic_dtypes(site)
         or need_dtype("short", site.operand(2), (DType.F32,))
@@ -78,6 +81,7 @@ def _longrope_params(site: CallSite) -> tuple[int | float, ...]:
 
 
 def rope_dtypes(site: CallSite) -> str | None:
+    """Floats of an even head width, the dtype kept, with float32 tables."""
     x = site.operand(0)
     width = x.static_shape[-1] if isinstance(x.shape[-1], int) else 0
     return (
@@ -90,6 +94,7 @@ def rope_dtypes(site: CallSite) -> str | None:
 
 
 def rope_head_major(site: CallSite) -> str | None:
+    """A result whose four axes are named, so that it has a head-major layout."""
     x = site.operand(0)
     return None if head_major(x) else f"head-major results need four named axes, found {x}"
 
@@ -149,6 +154,7 @@ def _rope(op: str) -> tuple[Impl, ...]:
 
 
 def rope_bias_dtypes(site: CallSite) -> str | None:
+    """float32 or bfloat16 in and out, with float32 bias and tables."""
     floats = (DType.F32, DType.BF16)
     return first_reason(
         need_dtype("x", site.operand(0), floats),

@@ -48,6 +48,7 @@ _LOSS_BYTES_A_ROW = 8
 
 
 def argmax_dtype(site: CallSite) -> str | None:
+    """float32 values."""
     return need_dtype("x", site.operand(0), (DType.F32,))
 
 
@@ -56,6 +57,7 @@ def _flat_params(site: CallSite) -> tuple[int, ...]:
 
 
 def sample_accepts(site: CallSite) -> str | None:
+    """float32 logits with settings of their dtypes."""
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
         *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(SAMPLE_OPERANDS, 1)),
@@ -71,6 +73,7 @@ def _bias_params(site: CallSite) -> tuple[int, ...]:
 
 
 def add_at_tokens_accepts(site: CallSite) -> str | None:
+    """float32 logits and numbers at int32 tokens."""
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
         need_dtype("tokens", site.operand(1), (DType.I32,)),
@@ -80,6 +83,7 @@ def add_at_tokens_accepts(site: CallSite) -> str | None:
 
 
 def penalize_accepts(site: CallSite) -> str | None:
+    """float32 logits with tokens, lengths and penalties of their dtypes."""
     return first_reason(
         need_dtype("logits", site.operand(0), (DType.F32,)),
         *(need_dtype(name, site.operand(index), (dtype,)) for index, (name, dtype) in enumerate(PENALIZE_OPERANDS, 1)),
@@ -95,6 +99,7 @@ def _penalize_workspace(site: CallSite) -> int:
 
 
 def loss_accepts(site: CallSite) -> str | None:
+    """float32 logits, int32 targets, and no count."""
     counted = "the kernel has no valid-rows count; rows to leave out have target -100" if site.counted else None
     return (
         need_dtype("logits", site.operand(0), (DType.F32,))

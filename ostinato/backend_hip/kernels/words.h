@@ -38,10 +38,14 @@ DEVICE void put(Words& words, int i, f32 x) { words.w[i] = bits_of(x); }
 DEVICE void put(Words& words, int i, bf16 x) { words.w[i / 2] |= static_cast<u32>(x.bits) << i % 2 * 16; }
 DEVICE void put(Words& words, int i, f16 x) { words.w[i / 2] |= static_cast<u32>(x.bits) << i % 2 * 16; }
 
+template <class T>
+DEVICE Words load_words(const T* at) {
+    return *reinterpret_cast<const Words*>(at);
+}
 // 16 bytes of values, at once where `whole` says that the address is a multiple of 16.
 template <class T>
 DEVICE Words load_words(const T* at, bool whole) {
-    if (whole) return *reinterpret_cast<const Words*>(at);
+    if (whole) return load_words(at);
     Words words = {};
     for (int i = 0; i < Packed<T>::size; ++i) put(words, i, at[i]);
     return words;

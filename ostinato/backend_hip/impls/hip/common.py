@@ -16,10 +16,13 @@ from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
 __all__ = [
+    "ALL_THREADS",
     "HIP",
     "HIP_ARCHITECTURE",
     "THREADS",
+    "WAVES",
     "Params",
+    "block_launch",
     "by_dtypes",
     "counts_entries",
     "element_launch",
@@ -35,11 +38,15 @@ HIP_ARCHITECTURE = "hip"
 HIP = (HIP_ARCHITECTURE,)
 """The architectures of a row that every GPU runs."""
 
+WAVES = (32, 64)
+"""Lanes of a wave, one or the other."""
+
 THREADS = 256
 """Threads of a block, unless a row says otherwise: whole waves of 32 and of 64."""
 _MOST_BLOCKS = 2**16 - 1
 """Of a grid along each axis: kernels go on in steps of the grid, and this fills any device."""
-_ALL_THREADS = 1024
+ALL_THREADS = 1024
+"""Of the largest block that every device has."""
 
 Params = tuple[int | float, ...]
 
@@ -76,18 +83,23 @@ def _blocks(units: int) -> int:
 
 def element_launch(elements: int, rows: int = 1) -> Launch:
     """A thread an element; `rows` along the grid's second axis."""
-    return Launch((_blocks(-(-elements // THREADS)), _blocks(rows), 1), (THREADS, 1, 1))
+    return block_launch(-(-elements // THREADS), THREADS, rows)
+
+
+def block_launch(blocks: int, threads: int, rows: int = 1) -> Launch:
+    """So many blocks; `rows` along the grid's second axis."""
+    return Launch((_blocks(blocks), _blocks(rows), 1), (threads, 1, 1))
 
 
 def row_launch(rows: int, threads: int = THREADS) -> Launch:
     """A block a row."""
-    return Launch((_blocks(rows), 1, 1), (threads, 1, 1))
+    return block_launch(rows, threads)
 
 
 def one_block(site: CallSite) -> Launch:
     """The whole work by one block."""
     del site
-    return Launch((1, 1, 1), (_ALL_THREADS, 1, 1))
+    return Launch((1, 1, 1), (ALL_THREADS, 1, 1))
 
 
 def word(dtype: DType) -> str:

@@ -1,6 +1,7 @@
 """Rows of the projections, the embedding and products of activations, for GPUs. Weights lie as the checkpoint has them, block dtypes as rows of blocks.
 
-A projection of a few rows by a float weight has a row of its own, which reads every weight once; all others are by the readable kernel.
+A projection of a few rows by a float weight has a row of its own, and so has one of halves by halves, on the matrix units; all others are by the readable
+kernel.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import FLOATS, all_of, need_dtype
+from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
     THREADS,
+    WAVES,
     Params,
+    block_launch,
     by_dtypes,
     counts_entries,
     element_launch,
@@ -25,11 +28,13 @@ from ostinato.backend_hip.impls.matmul import matmul_accepts
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
 
 __all__ = ["LINEAR_ROWS"]
 
 _FILE = "linear/linear"
 _GEMV_FILE = "linear/gemv"
+_TILE_FILE = "linear/tile"
 _LANES = 32
 _TILE = 16
 
@@ -53,8 +58,11 @@ def _outputs_launch(site: CallSite) -> Launch:
 _FEW_ROWS = (1, 2, 4, 8)
 """Rows that a kernel for few rows has room for."""
 _GROUPS = THREADS // _LANES
-_COLUMNS_A_GROUP = 1024
-"""Columns from which on more than one group of lanes shares an output."""
+_STEPS = 4
+"""Runs of 16 bytes that a lane takes together."""
+_MANY_OUTPUTS = 16384
+"""Outputs from which on a group of lanes takes several of them."""
+_TOGETHER = 4
 
 
 def _rows(site: CallSite) -> int:
@@ -64,11 +72,10 @@ def _rows(site: CallSite) -> int:
 
 def _few_rows(site: CallSite) -> str | None:
     """Few rows, and rows of the weight that are whole runs of 16 bytes."""
-    weight = site.operand(1)
+    columns = site.operand(1).static_shape[1]
     if _rows(site) > _FEW_ROWS[-1]:
         return f"the kernel is for at most {_FEW_ROWS[-1]} rows, found {_rows(site)}"
-    unit = 16 // weight.dtype.block_bytes
-    columns = weight.static_shape[1]
+    unit = _unit(site)
     return f"weight columns must be a multiple of {unit}, found {columns}" if columns % unit else None
 
 
@@ -76,37 +83,120 @@ def _float_weight(site: CallSite) -> str | None:
     return need_dtype("weight", site.operand(1), FLOATS)
 
 
+def _unit(site: CallSite) -> int:
+    """Values of the weight in 16 bytes."""
+    return 16 // site.operand(1).dtype.block_bytes
+
+
+def _outputs(site: CallSite) -> int:
+    return sum(result.static_shape[-1] for result in site.results)
+
+
 def _split(site: CallSite) -> int:
-    """Groups of lanes that share an output: a power of two, at most all of a block."""
+    """Groups of lanes that share an output, so that each lane takes its bytes in one go: a power of two, at most all of a block."""
     split, columns = 1, site.operand(1).static_shape[1]
-    while split < _GROUPS and columns > split * _COLUMNS_A_GROUP:
+    while split < _GROUPS and columns > split * _LANES * _STEPS * _unit(site):
         split *= 2
     return split
 
 
-def _gemv(function: str) -> Callable[[CallSite], str]:
-    def name(site: CallSite) -> str:
-        room = next(count for count in _FEW_ROWS if count >= _rows(site))
-        dtypes = (site.operand(0).dtype, site.operand(1).dtype, site.results[0].dtype)
-        return kernel_name(_GEMV_FILE, function, room, _split(site), *(dtype.value for dtype in dtypes))
+def _together(site: CallSite) -> int:
+    """Outputs that a group of lanes takes together."""
+    return _TOGETHER if _outputs(site) >= _MANY_OUTPUTS else 1
 
-    return name
+
+def _gemv(site: CallSite) -> str:
+    return _few_rows_kernel(site, "gemv", _together(site), _split(site))
+
+
+def _gemv_swiglu(site: CallSite) -> str:
+    return _few_rows_kernel(site, "gemv_swiglu", _split(site))
+
+
+def _few_rows_kernel(site: CallSite, function: str, *shape: int) -> str:
+    room = next(count for count in _FEW_ROWS if count >= _rows(site))
+    dtypes = (site.operand(0).dtype, site.operand(1).dtype, site.results[0].dtype)
+    return kernel_name(_GEMV_FILE, function, room, *shape, *(dtype.value for dtype in dtypes))
 
 
 def _gemv_launch(site: CallSite) -> Launch:
-    outputs = sum(result.static_shape[-1] for result in site.results)
-    return element_launch(outputs * _split(site) * _LANES)
+    return element_launch(-(-_outputs(site) // _together(site)) * _split(site) * _LANES)
 
 
-def _for_few_rows(row: Impl, function: str) -> Impl:
+def _gemv_swiglu_launch(site: CallSite) -> Launch:
+    return element_launch(_outputs(site) * _split(site) * _LANES)
+
+
+def _for_few_rows(
+    row: Impl, kernel: Callable[[CallSite], str] = _gemv, launch: Callable[[CallSite], Launch] = _gemv_launch
+) -> Impl:
     """The row for a few rows of a float weight."""
+    accepts = all_of(row.accepts, _float_weight, _few_rows)
+    return replace(row, name="hip_few_rows", level=Level.TUNED, kernel=kernel, launch=launch, accepts=accepts)
+
+
+_HALVES = (DType.F16, DType.BF16)
+_DEPTH = 32
+"""Columns that one product of the matrix units takes."""
+_PARTS = (4, 8, 16)
+"""Waves of a block, which share the columns."""
+_STEPS_A_PART = 4
+_FULL = 1024
+"""Waves from which on more of them help no device."""
+_MOST_SHARED = 44
+"""Tiles of sums, a KiB each, that a block has memory for."""
+_TILES = (1, 2, 4)
+"""Tiles of 16 rows that a block takes at most."""
+
+
+def _halves(site: CallSite) -> str | None:
+    """Both operands of one dtype that the matrix units take, in whole steps."""
+    x, weight = site.operand(0), site.operand(1)
+    columns = weight.static_shape[1]
+    return first_reason(
+        need_dtype("x", x, _HALVES),
+        need_dtype("weight", weight, (x.dtype,)),
+        f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
+        "one row has no use for matrix units" if _rows(site) <= 1 else None,
+    )
+
+
+def _tiles(site: CallSite) -> int:
+    wanted = -(-_rows(site) // _TILE)
+    return next((tiles for tiles in _TILES if tiles >= wanted), _TILES[-1])
+
+
+def _on_matrix_units(row: Impl, wave: int, function: str, weights: int = 1) -> Impl:
+    """The row for more than one row of halves, on GPUs with waves of so many lanes; `weights` of an output."""
+
+    def parts(site: CallSite) -> int:
+        """As many waves as have few steps each or fill a device, and memory to be joined."""
+        steps = site.operand(1).static_shape[1] // _DEPTH
+        able = [count for count in _PARTS if (count - 1) * weights * _tiles(site) <= _MOST_SHARED]
+        enough = min(-(-steps // _STEPS_A_PART), -(-_FULL // max(1, math.prod(blocks(site)))))
+        return next((count for count in able if count >= enough), able[-1])
+
+    def blocks(site: CallSite) -> tuple[int, int]:
+        """For 16 outputs each, and for rows."""
+        return (-(-_outputs(site) // _TILE), -(-_rows(site) // (_tiles(site) * _TILE)))
+
+    def kernel(site: CallSite) -> str:
+        dtypes = (site.operand(0).dtype, site.results[0].dtype)
+        return kernel_name(_TILE_FILE, function, _tiles(site), parts(site), *(dtype.value for dtype in dtypes))
+
+    def launch(site: CallSite) -> Launch:
+        across, down = blocks(site)
+        return block_launch(across, parts(site) * wave, rows=down)
+
     return replace(
         row,
-        name="hip_few_rows",
+        name=f"hip_tile{wave}",
         level=Level.TUNED,
-        kernel=_gemv(function),
-        launch=_gemv_launch,
-        accepts=all_of(row.accepts, _float_weight, _few_rows),
+        architectures=(f"wave{wave}",),
+        kernel=kernel,
+        launch=launch,
+        accepts=all_of(row.accepts, _halves),
+        priority=1,
     )
 
 
@@ -171,11 +261,14 @@ LINEAR_ROWS = (
         all_of(embedding_dtypes, counts_entries(0)),
     ),
     _LINEAR,
-    _for_few_rows(_LINEAR, "gemv"),
+    _for_few_rows(_LINEAR),
+    *(_on_matrix_units(_LINEAR, wave, "linear_tile") for wave in WAVES),
     _LINEAR_SPLIT,
-    _for_few_rows(_LINEAR_SPLIT, "gemv"),
+    _for_few_rows(_LINEAR_SPLIT),
+    *(_on_matrix_units(_LINEAR_SPLIT, wave, "linear_tile") for wave in WAVES),
     _LINEAR_SWIGLU,
-    _for_few_rows(_LINEAR_SWIGLU, "gemv_swiglu"),
+    _for_few_rows(_LINEAR_SWIGLU, _gemv_swiglu, _gemv_swiglu_launch),
+    *(_on_matrix_units(_LINEAR_SWIGLU, wave, "linear_tile_swiglu", weights=2) for wave in WAVES),
     readable(
         "matmul",
         ("a", "b", "count", "y"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import all_of
 from ostinato.backend_hip.impls.hip.common import (
+    ALL_THREADS,
     Params,
     by_dtypes,
     counts_entries,
@@ -24,7 +25,7 @@ from ostinato.backend_hip.impls.selection import (
     sample_accepts,
 )
 from ostinato.ir.step import Launch
-from ostinato.ir.target import CallSite
+from ostinato.ir.target import CallSite, Level
 from ostinato.ir.types import DType
 
 __all__ = ["SELECTION_ROWS"]
@@ -40,6 +41,12 @@ def _argmax_params(site: CallSite) -> Params:
 def _launch(site: CallSite) -> Launch:
     count, inner, _ = rows_of(site.operand(0))
     return row_launch(count * inner)
+
+
+def _words_launch(site: CallSite) -> Launch:
+    """A block of all threads a row."""
+    count, inner, _ = rows_of(site.operand(0))
+    return row_launch(count * inner, ALL_THREADS)
 
 
 def _loss_params(site: CallSite) -> Params:
@@ -60,6 +67,15 @@ def _word_a_logit(site: CallSite) -> int:
     return DType.F32.nbytes(site.operand(0).elements)
 
 
+_ARGMAX = readable(
+    "argmax",
+    ("x", "count", "y"),
+    by_dtypes(_FILE, "argmax"),
+    _argmax_params,
+    _launch,
+    all_of(argmax_dtype, counts_entries(1)),
+)
+
 SELECTION_ROWS = (
     replace(
         readable(
@@ -73,13 +89,9 @@ SELECTION_ROWS = (
         ),
         workspace=_word_a_logit,
     ),
-    readable(
-        "argmax",
-        ("x", "count", "y"),
-        by_dtypes(_FILE, "argmax"),
-        _argmax_params,
-        _launch,
-        all_of(argmax_dtype, counts_entries(1)),
+    _ARGMAX,
+    replace(
+        _ARGMAX, name="hip_words", level=Level.TUNED, kernel=by_dtypes(_FILE, "argmax_words"), launch=_words_launch
     ),
     replace(
         readable(

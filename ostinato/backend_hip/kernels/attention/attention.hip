@@ -4,7 +4,7 @@
 // - tiles_N, for any head: tiles of 128 keys that begin at multiples of 128, in ascending order. In a tile a thread has
 //   a key, then N elements of the output.
 // - lanes_N, for heads of N times 16 bytes: teams of N lanes take every so manieth key, 16 bytes of it each, and are
-//   joined at the end in ascending order.
+//   joined at the end, those of a group in a tree and groups in ascending order.
 //
 // Either way a result depends on the token and its keys alone, and not on where the keys lie or who else is in the
 // batch. Keys that are not seen are not read; a token that sees none gives zeros.
@@ -30,10 +30,13 @@ struct Evenly {
 };
 struct InBlocks {
     const i32* table;
-    i64 kv_heads, kv, block_size, width;
+    i64 kv_heads, kv;
+    u32 block_size;  // keys are counted in 31 bits, and so are those of a block
+    i64 width;
     DEVICE bool whole(int size) const { return width * size % 16 == 0; }
     DEVICE i64 key(i64 j) const {
-        return ((table[j / block_size] * kv_heads + kv) * block_size + j % block_size) * width;
+        const u32 block = static_cast<u32>(j) / block_size, inside = static_cast<u32>(j) % block_size;
+        return ((table[block] * kv_heads + kv) * block_size + inside) * width;
     }
     DEVICE i64 value(i64 j) const { return key(j); }
 };
@@ -91,6 +94,7 @@ using tiles_8 = Tiles<8>;
 template <int LANES>
 struct Lanes {
     static constexpr int THREADS = 256;
+    static constexpr int GROUPS = THREADS / GROUP;
     static constexpr int TEAMS = THREADS / LANES;
     static constexpr int AT_ONCE = 4;  // keys of a team whose bytes are under way together
 
@@ -98,9 +102,9 @@ struct Lanes {
     static DEVICE void attend(const Q* q, const K* keys, const K* values, i64 first, i64 end, int width, Scoring score,
                               Y* y, Place place) {
         constexpr int size = Packed<K>::size;
-        SHARED(f32, peaks, TEAMS);
-        SHARED(f32, sums, TEAMS);
-        SHARED(f32, outputs, THREADS * size);
+        SHARED(f32, peaks, GROUPS);
+        SHARED(f32, sums, GROUPS);
+        SHARED(f32, outputs, GROUPS * LANES * size);
         const int team = thread_index() / LANES, own = thread_index() % LANES * size;
         const bool whole = aligned(keys) && aligned(values) && place.whole(static_cast<int>(sizeof(K)));
         f32 query[size], output[size] = {}, peak = -infinity(), sum = 0.0f;
@@ -133,20 +137,31 @@ struct Lanes {
                 for (int i = 0; i < size; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
             }
         }
+        f32 top = peak;  // of the teams of this group, which are joined in a tree
+        for (int n = LANES; n < GROUP; n *= 2) top = Largest()(top, shuffle_xor(top, n));
+        const f32 factor = shifted(peak, top);
+        sum *= factor;
+        for (int i = 0; i < size; ++i) output[i] *= factor;
+        for (int n = LANES; n < GROUP; n *= 2) {
+            sum += shuffle_xor(sum, n);
+            for (int i = 0; i < size; ++i) output[i] += shuffle_xor(output[i], n);
+        }
         block_barrier();  // an earlier call may still read
-        for (int i = 0; i < size; ++i) outputs[thread_index() * size + i] = output[i];
-        if (own == 0) {
-            peaks[team] = peak;
-            sums[team] = sum;
+        if (group_lane() < LANES) {
+            for (int i = 0; i < size; ++i) outputs[group_index() * LANES * size + own + i] = output[i];
+        }
+        if (group_lane() == 0) {
+            peaks[group_index()] = top;
+            sums[group_index()] = sum;
         }
         block_barrier();
         const int d = thread_index();
-        f32 top = -infinity(), total = 0.0f, joined = 0.0f;
-        for (int t = 0; t < TEAMS; ++t) top = Largest()(top, peaks[t]);
-        for (int t = 0; d < width && t < TEAMS; ++t) {
-            const f32 factor = shifted(peaks[t], top);
-            total = fmaf(sums[t], factor, total);
-            joined = fmaf(outputs[t * width + d], factor, joined);
+        for (int g = 0; g < GROUPS; ++g) top = Largest()(top, peaks[g]);
+        f32 total = 0.0f, joined = 0.0f;
+        for (int g = 0; d < width && g < GROUPS; ++g) {
+            const f32 share = shifted(peaks[g], top);
+            total = fmaf(sums[g], share, total);
+            joined = fmaf(outputs[g * width + d], share, joined);
         }
         if (d < width) narrow(total == 0.0f ? 0.0f : joined / total, y[d]);
     }
@@ -186,7 +201,7 @@ DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, con
             end = 0;
         }
         Way::attend(q + unit * width, k_cache, v_cache, start, end, static_cast<int>(width), score, y + unit * width,
-                         InBlocks{table, kv_heads, kv, block_size, width});
+                         InBlocks{table, kv_heads, kv, static_cast<u32>(block_size), width});
     }
 }
 

@@ -1,6 +1,7 @@
 // Projections by weights as the checkpoint has them, [out, in]. A group of lanes an output: every lane the products of
 // the columns lane, lane + 32, ..., then the tree. So an output's bits depend on its row and weights alone.
 #include "blocks.h"
+#include "projection.h"
 
 template <class X, class W>
 DEVICE f32 dot(const X* x, const W* weight, i64 columns) {
@@ -22,17 +23,13 @@ DEVICE void for_outputs(const i32* count, i64 entries, i64 inner, i64 outputs, F
     }
 }
 
-// The outputs of a row go to up to three results of n0, n1 and n2 columns.
 template <class X, class W, class Y>
 DEVICE void linear(const X* x, const W* weight, const f32* bias, const i32* count, Y* y0, Y* y1, Y* y2, i64 entries,
                    i64 inner, i64 columns, i64 n0, i64 n1, i64 n2, Status) {
-    for_outputs(count, entries, inner, n0 + n1 + n2, [=](i64 row, i64 output, bool writes) {
+    const Results<Y> results = {y0, y1, y2, n0, n1, n2, bias};
+    for_outputs(count, entries, inner, results.count(), [=](i64 row, i64 output, bool writes) {
         const f32 sum = dot(x + row * columns, weight_row(weight, output, columns), columns);
-        if (!writes) return;
-        Y* const to = output < n0        ? y0 + row * n0 + output
-                      : output < n0 + n1 ? y1 + row * n1 + (output - n0)
-                                         : y2 + row * n2 + (output - n0 - n1);
-        narrow(bias == nullptr ? sum : sum + bias[output], *to);
+        if (writes) results.put(row, output, sum);
     });
 }
 
@@ -43,6 +40,6 @@ DEVICE void linear_swiglu(const X* x, const W* weight, const i32* count, Y* y, i
     for_outputs(count, entries, inner, outputs, [=](i64 row, i64 output, bool writes) {
         const f32 gate = dot(x + row * columns, weight_row(weight, output, columns), columns);
         const f32 up = dot(x + row * columns, weight_row(weight, outputs + output, columns), columns);
-        if (writes) narrow(gate / (1.0f + expf(-gate)) * up, y[row * outputs + output]);
+        if (writes) narrow(gated(gate, up), y[row * outputs + output]);
     });
 }

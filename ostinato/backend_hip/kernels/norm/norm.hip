@@ -32,6 +32,53 @@ DEVICE void rms_norm(const X* x, const f32* gain, const i32* count, Y* y, i64 en
     });
 }
 
+// The same with a row's elements held by its threads, HELD each, so that memory is read once and before anything waits.
+template <int HELD, class F>
+DEVICE void for_held(i64 width, F body) {
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+        const i64 i = static_cast<i64>(n) * thread_count() + thread_index();
+        if (i < width) body(n, i);
+    }
+}
+
+template <int HELD>
+DEVICE f32 held_mean_square(const f32 (&values)[HELD], i64 width, f32 eps) {
+    f32 squares = 0.0f;
+    for_held<HELD>(width, [&](int n, i64) { squares = fmaf(values[n], values[n], squares); });
+    return 1.0f / sqrtf(block_sum(squares) / static_cast<f32>(width) + eps);
+}
+
+template <int HELD, class X, class Y>
+DEVICE void rms_norm_held(const X* x, const f32* gain, const i32* count, Y* y, i64 entries, i64 inner, i64 width,
+                          f64 eps, Status) {
+    for_rows(count, entries, inner, [=](i64 row) {
+        f32 values[HELD], gains[HELD];
+        for_held<HELD>(width, [&](int n, i64 i) {
+            values[n] = widen(x[row * width + i]);
+            gains[n] = gain[i];
+        });
+        const f32 factor = held_mean_square(values, width, static_cast<f32>(eps));
+        for_held<HELD>(width, [&](int n, i64 i) { narrow(values[n] * factor * gains[n], y[row * width + i]); });
+    });
+}
+
+template <int HELD, class X, class Y>
+DEVICE void add_rms_norm_held(const X* a, const X* b, const f32* gain, const i32* count, X* sum, Y* y, i64 entries,
+                              i64 inner, i64 width, f64 eps, Status) {
+    for_rows(count, entries, inner, [=](i64 row) {
+        f32 values[HELD], gains[HELD];
+        for_held<HELD>(width, [&](int n, i64 i) {
+            const X total = narrowed<X>(widen(a[row * width + i]) + widen(b[row * width + i]));
+            sum[row * width + i] = total;
+            values[n] = widen(total);
+            gains[n] = gain[i];
+        });
+        const f32 factor = held_mean_square(values, width, static_cast<f32>(eps));
+        for_held<HELD>(width, [&](int n, i64 i) { narrow(values[n] * factor * gains[n], y[row * width + i]); });
+    });
+}
+
 // The norm is that of the sum as it is stored.
 template <class X, class Y>
 DEVICE void add_rms_norm(const X* a, const X* b, const f32* gain, const i32* count, X* sum, Y* y, i64 entries,

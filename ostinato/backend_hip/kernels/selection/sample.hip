@@ -29,23 +29,27 @@ DEVICE u32 philox(u64 key, u32 counter) {
 
 // An order of a row's elements: by the value's own key, then by index; and what each of them weighs.
 struct Order {
-    const f32* values;
     bool weighted;  // values are exponentials, in [0, 1] and the largest is 1; else they are at most 0 and count 1 each
-    DEVICE u64 key(i64 i) const {
-        const u32 own = weighted ? 0x3f800000u - bits_of(values[i]) : bits_of(values[i]) & 0x7fffffffu;
+    DEVICE u64 key(i64 i, f32 value) const {
+        const u32 own = weighted ? 0x3f800000u - bits_of(value) : bits_of(value) & 0x7fffffffu;
         return static_cast<u64>(own) << 32 | static_cast<u64>(i);
     }
-    DEVICE f64 weight(i64 i) const { return weighted ? static_cast<f64>(values[i]) : 1.0; }
+    DEVICE f64 weight(f32 value) const { return weighted ? static_cast<f64>(value) : 1.0; }
+    // What one element weighs that has this key.
+    DEVICE f64 weight_of(u64 key) const {
+        return weighted ? static_cast<f64>(float_of(0x3f800000u - static_cast<u32>(key >> 32))) : 1.0;
+    }
 };
 
 // The last key of the shortest prefix whose weight reaches `goal`; the last key that has any weight where rounding
 // keeps the goal out of reach. Digits are found from the highest on: every thread adds up the weights of its elements
 // by digit in a column of its own, then columns are added in a fixed order.
-DEVICE u64 find_edge(const Order& order, i64 count, f64 goal) {
+DEVICE u64 find_edge(Order order, const f32* values, i64 count, f64 goal) {
     SHARED(f64, buckets, DIGITS * THREADS);
     SHARED(f64, parts, THREADS);
     SHARED(u64, found, 1);
     SHARED(f64, passed, 1);
+    SHARED(f64, taken, 1);
     int index_bits = 0;
     while (index_bits < 32 && (count - 1) >> index_bits) index_bits += DIGIT_BITS;
     const int t = thread_index(), share = THREADS / DIGITS;
@@ -54,10 +58,10 @@ DEVICE u64 find_edge(const Order& order, i64 count, f64 goal) {
     for (int shift = 64 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
         if (shift < 32 && shift >= index_bits) continue;
         for (int d = 0; d < DIGITS; ++d) buckets[d * THREADS + t] = 0.0;
-        for (i64 i = t; i < count; i += THREADS) {
-            const u64 k = order.key(i);
-            if ((k & known) == prefix) buckets[(k >> shift) % DIGITS * THREADS + t] += order.weight(i);
-        }
+        for_values(values, count, [&](i64 i, f32 value) {
+            const u64 k = order.key(i, value);
+            if ((k & known) == prefix) buckets[(k >> shift) % DIGITS * THREADS + t] += order.weight(value);
+        });
         block_barrier();
         f64 part = 0.0;
         for (int i = 0; i < share; ++i) part += buckets[t * share + i];  // of digit t / share
@@ -73,6 +77,7 @@ DEVICE u64 find_edge(const Order& order, i64 count, f64 goal) {
                 if (bucket == 0.0) continue;
                 chosen = d;
                 *passed = total;
+                *taken = bucket;
                 total += bucket;
                 if (total >= goal) break;
             }
@@ -81,6 +86,8 @@ DEVICE u64 find_edge(const Order& order, i64 count, f64 goal) {
         block_barrier();
         prefix = *found;
         before = *passed;
+        // One element has this value: its index need not be found.
+        if (shift == 32 && *taken == order.weight_of(prefix)) return prefix | 0xffffffffu;
         known |= static_cast<u64>(DIGITS - 1) << shift;
     }
     return prefix;
@@ -116,24 +123,25 @@ DEVICE i64 draw(const f32* weights, i64 width, f64 point) {
 
 DEVICE i64 choose(const f32* logits, i64 width, f32 peak, f32 temperature, i64 top_k, f32 top_p, f32 min_p, f64 point,
                   f32* values) {
-    for (i64 i = thread_index(); i < width; i += THREADS) values[i] = (logits[i] - peak) / temperature;
-    const Order by_value = {values, false}, by_weight = {values, true};
+    for_values(logits, width, [=](i64 i, f32 logit) { values[i] = (logit - peak) / temperature; });
+    const Order by_value = {false}, by_weight = {true};
     const bool cut = top_k > 0 && top_k < width;
-    u64 edge = cut ? find_edge(by_value, width, static_cast<f64>(top_k)) : ~0ull;
+    u64 edge = cut ? find_edge(by_value, values, width, static_cast<f64>(top_k)) : ~0ull;
     f64 total = 0.0;
-    for (i64 i = thread_index(); i < width; i += THREADS) {
-        values[i] = by_value.key(i) <= edge ? static_cast<f32>(exp(static_cast<f64>(values[i]))) : 0.0f;
-        total += static_cast<f64>(values[i]);
-    }
+    for_values(values, width, [&](i64 i, f32 value) {
+        const f32 weight = by_value.key(i, value) <= edge ? static_cast<f32>(exp(static_cast<f64>(value))) : 0.0f;
+        values[i] = weight;
+        total += static_cast<f64>(weight);
+    });
     if (top_p < 1.0f) {
-        edge = find_edge(by_weight, width, static_cast<f64>(top_p) * block_sum(total));
-        for (i64 i = thread_index(); i < width; i += THREADS) {
-            if (by_weight.key(i) > edge) values[i] = 0.0f;
-        }
+        edge = find_edge(by_weight, values, width, static_cast<f64>(top_p) * block_sum(total));
+        for_values(values, width, [=](i64 i, f32 weight) {
+            if (by_weight.key(i, weight) > edge) values[i] = 0.0f;
+        });
     }
-    for (i64 i = thread_index(); i < width; i += THREADS) {
-        if (values[i] < smaller(min_p, 1.0f)) values[i] = 0.0f;
-    }
+    for_values(values, width, [=](i64 i, f32 weight) {
+        if (weight < smaller(min_p, 1.0f)) values[i] = 0.0f;
+    });
     block_barrier();
     return draw(values, width, point);
 }

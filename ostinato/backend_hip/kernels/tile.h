@@ -1,0 +1,191 @@
+// Products of 16 x 32 by 32 x 16 values on the matrix units, with f32 sums: mma.sync of sm_80 and later, MFMA of gfx9,
+// WMMA of gfx11, and plain loops under the emulator. T is f16 or bf16.
+//
+// Both operands are 16 rows of memory with the 32 values of a row together (the second one is a matrix seen from its
+// columns), and every lane loads whole runs of 8 values. Which of the 32 positions a value is multiplied at is the
+// hardware's business, as long as it is the same one in both operands: so no values change lanes. What a lane holds is
+// different everywhere; `row` and `column` say where its sums belong.
+#pragma once
+#include "words.h"
+
+constexpr int TILE = 16;         // rows and columns of sums
+constexpr int TILE_DEPTH = 32;  // values of a row that one product takes
+constexpr int RUN = 8;          // of them in 16 bytes
+
+// Nothing is moved across it by AMD's compiler, which would begin all loads at once and run out of registers.
+DEVICE void keep_order() {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
+#if defined(OSTINATO_EMULATOR)
+
+constexpr int SUMS = TILE * TILE / WAVE;
+struct Sums {
+    f32 values[SUMS] = {};
+    static DEVICE int row(int i) { return i * (WAVE / TILE) + lane() / TILE; }
+    static DEVICE int column(int) { return lane() % TILE; }
+};
+template <class T>
+struct Rows {
+    f32 values[SUMS][TILE_DEPTH];
+    DEVICE void load(const T* first, i64 stride, int last) {
+        for (int i = 0; i < SUMS; ++i) {
+            const T* const from = first + smaller(Sums::row(i), last) * stride;
+            for (int run = 0; run < TILE_DEPTH / RUN; ++run) {
+                const Words words = load_words(from + run * RUN);
+                for (int k = 0; k < RUN; ++k) values[i][run * RUN + k] = value_in(words, k, from);
+            }
+        }
+    }
+};
+template <class T>
+struct Columns {
+    f32 values[TILE_DEPTH];
+    DEVICE void load(const T* first, i64 stride, int last) {
+        const T* const from = first + smaller(Sums::column(0), last) * stride;
+        for (int run = 0; run < TILE_DEPTH / RUN; ++run) {
+            const Words words = load_words(from + run * RUN);
+            for (int k = 0; k < RUN; ++k) values[run * RUN + k] = value_in(words, k, from);
+        }
+    }
+};
+template <class T>
+DEVICE void multiply(Sums& sums, const Rows<T>& a, const Columns<T>& b) {
+    for (int i = 0; i < SUMS; ++i) {
+        for (int k = 0; k < TILE_DEPTH; ++k) sums.values[i] = fmaf(a.values[i][k], b.values[k], sums.values[i]);
+    }
+}
+
+#else
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+
+#if WAVE == 64
+// MFMA 16x16x16: a lane has 4 values of row lane % 16 at 4 * (lane / 16), and 4 sums of column lane % 16.
+constexpr int SUMS = 4, HELD_RUNS = 1;
+DEVICE int held_row(int) { return lane() % TILE; }
+DEVICE int held_run(int) { return lane() / TILE; }
+DEVICE int sum_row(int i) { return lane() / TILE * 4 + i; }
+DEVICE int sum_column(int) { return lane() % TILE; }
+#else
+// WMMA 16x16x16: a lane has all values of row lane % 16, and every other sum of column lane % 16.
+constexpr int SUMS = 8, HELD_RUNS = 4;
+DEVICE int held_row(int) { return lane() % TILE; }
+DEVICE int held_run(int i) { return i; }
+DEVICE int sum_row(int i) { return 2 * i + lane() / TILE; }
+DEVICE int sum_column(int) { return lane() % TILE; }
+#endif
+
+#else
+// mma.m16n8k16, twice for 16 columns: a lane has pairs of values of rows lane / 4 and lane / 4 + 8.
+constexpr int SUMS = 8, HELD_RUNS = 2;
+DEVICE int held_row(int i) { return lane() / 4 + 8 * i; }
+DEVICE int held_run(int) { return lane() % 4; }
+DEVICE int sum_row(int i) { return lane() / 4 + i % 4 / 2 * 8; }
+DEVICE int sum_column(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
+#endif
+
+struct Sums {
+    f32 values[SUMS] = {};
+    static DEVICE int row(int i) { return sum_row(i); }
+    static DEVICE int column(int i) { return sum_column(i); }
+};
+
+// 16 rows of 32 values from `first` on, `stride` apart; rows past the `last` repeat it, so that nothing else is read.
+template <class T>
+struct Held {
+    Words runs[HELD_RUNS];
+    DEVICE void load(const T* first, i64 stride, int last) {
+#pragma unroll
+        for (int i = 0; i < HELD_RUNS; ++i) {
+            runs[i] = load_words(first + smaller(held_row(i), last) * stride + held_run(i) * RUN);
+        }
+    }
+};
+template <class T>
+struct Rows : Held<T> {};
+template <class T>
+struct Columns : Held<T> {};
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+
+typedef f32 Sums4 __attribute__((ext_vector_type(4)));
+typedef f32 Sums8 __attribute__((ext_vector_type(8)));
+typedef short Short4 __attribute__((ext_vector_type(4)));
+typedef short Short16 __attribute__((ext_vector_type(16)));
+typedef _Float16 Half4 __attribute__((ext_vector_type(4)));
+typedef _Float16 Half16 __attribute__((ext_vector_type(16)));
+
+struct Run4 {
+    u32 w[2];
+};
+struct Run16 {
+    Words w[2];
+};
+
+#if WAVE == 64
+DEVICE Sums4 product(Run4 a, Run4 b, Sums4 sums, const bf16*) {
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), sums,
+                                                     0, 0, 0);
+}
+DEVICE Sums4 product(Run4 a, Run4 b, Sums4 sums, const f16*) {
+    return __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sums, 0, 0,
+                                                 0);
+}
+template <class T>
+DEVICE void multiply(Sums& sums, const Rows<T>& a, const Columns<T>& b) {
+    Sums4 total = __builtin_bit_cast(Sums4, sums);
+    for (int s = 0; s < 4; s += 2) {
+        const Run4 left = {{a.runs[0].w[s], a.runs[0].w[s + 1]}}, right = {{b.runs[0].w[s], b.runs[0].w[s + 1]}};
+        total = product(left, right, total, static_cast<const T*>(nullptr));
+    }
+    sums = __builtin_bit_cast(Sums, total);
+}
+#else
+DEVICE Sums8 product(Run16 a, Run16 b, Sums8 sums, const bf16*) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a), __builtin_bit_cast(Short16, b),
+                                                       sums);
+}
+DEVICE Sums8 product(Run16 a, Run16 b, Sums8 sums, const f16*) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a), __builtin_bit_cast(Half16, b),
+                                                      sums);
+}
+template <class T>
+DEVICE void multiply(Sums& sums, const Rows<T>& a, const Columns<T>& b) {
+    Sums8 total = __builtin_bit_cast(Sums8, sums);
+    for (int s = 0; s < 4; s += 2) {
+        const Run16 left = {{a.runs[s], a.runs[s + 1]}}, right = {{b.runs[s], b.runs[s + 1]}};
+        total = product(left, right, total, static_cast<const T*>(nullptr));
+    }
+    sums = __builtin_bit_cast(Sums, total);
+}
+#endif
+
+#else
+
+DEVICE void product(f32* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const bf16*) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void product(f32* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const f16*) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <class T>
+DEVICE void multiply(Sums& sums, const Rows<T>& a, const Columns<T>& b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int s = 0; s < 4; s += 2) {
+            product(sums.values + 4 * half, a.runs[0].w[s], a.runs[1].w[s], a.runs[0].w[s + 1], a.runs[1].w[s + 1],
+                    b.runs[half].w[s], b.runs[half].w[s + 1], static_cast<const T*>(nullptr));
+        }
+    }
+}
+
+#endif
+#endif
