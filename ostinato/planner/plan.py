@@ -19,7 +19,7 @@ from ostinato.ir.step import RESERVED_KINDS, WORKSPACE, ByteRange, Region, Step,
 from ostinato.ir.types import TensorType
 from ostinato.ir.version import VERSION
 from ostinato.ir.weights import WeightSlot
-from ostinato.planner.problem import Buffer, Problem, Solution, align_up
+from ostinato.planner.problem import MAX_INTEGER, Buffer, Problem, Solution, align_up
 from ostinato.planner.usage import StepUsage, Tenancy, usage_of
 
 __all__ = [
@@ -317,7 +317,7 @@ class ProgramPlan(_Frozen):
         listed = Counter(item.region for item in self.regions)
         problems += [f"region {region} is listed {count} times" for region, count in listed.items() if count > 1]
         for item in self.regions:
-            if item.bytes < 0:
+            if not 0 <= item.bytes <= MAX_INTEGER:
                 problems.append(f"region {item.region} has {item.bytes} bytes")
             if item.region.kind in RESERVED_KINDS:
                 problems.append(f"region {item.region} is of a reserved kind, which no plan of this version has")

@@ -26,7 +26,7 @@ class PlanSettings:
     that the plan must fit in (None: as few as possible, without computing anything twice). `solver` and `limits`: who places the buffers and what that may
     cost; a limit on nodes keeps the plan the same everywhere.
 
-    Raises `ConfigError` for an unknown order or solver, a negative limit and negative guards.
+    Raises `ConfigError` for an unknown order or solver, a negative limit, negative guards and what is of another type.
     """
 
     order: str = "search"
@@ -38,6 +38,9 @@ class PlanSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        for name, kind in (("in_place", bool), ("reuse", bool), ("solver", str), ("limits", Limits)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise ConfigError(f"{name} is {value!r}", hint=f"give a {kind.__name__}")
         if self.order not in ORDERS:
             raise ConfigError(f"order is {self.order!r}", hint=f"use one of {', '.join(ORDERS)}")
         if self.solver not in SOLVERS:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from ostinato.planner.problem import Buffer, Problem, ProblemError, lower_bound, violations
-from ostinato.planner.solvers import Limits, Status, solve
+from ostinato.planner.problem import Buffer, Problem, ProblemError, fixed_collisions, lower_bound, violations
+from ostinato.planner.solvers import SOLVERS, Limits, Status, solve
 
 FEW = Limits(nodes=2_000)
 LARGEST = 2**63 - 1
@@ -146,18 +147,23 @@ def test_many_buffers_in_a_chain_do_not_exhaust_the_stack() -> None:
     assert outcome.gap < 0.3
 
 
-def test_fixed_offsets_that_collide_are_left_to_the_definition(seed: int) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_fixed_offsets_that_collide_are_refused_and_others_kept(seed: int, solver: str) -> None:
     rng = random.Random(seed)
+    refused = 0
     for _ in range(300):
         buffers = [
             Buffer("x", step, step + rng.randint(1, 4), rng.randrange(1, 9), 1, rng.choice((None, rng.randrange(12))))
             for step in (rng.randrange(6) for _ in range(rng.randint(1, 10)))
         ]
         problem = numbered(buffers)
-        outcome = solve(problem, limits=FEW)
-        fixed = {buffer.id for buffer in problem.buffers if buffer.offset is not None}
-        for text in violations(problem, outcome.solution):
-            assert sum(f"{name} [" in text for name in fixed) == 2, text
+        if fixed_collisions(problem):
+            refused += 1
+            with pytest.raises(ProblemError, match="fixed offsets collide: buffers b"):
+                solve(problem, solver, FEW)
+        else:
+            assert violations(problem, solve(problem, solver, FEW).solution) == ()
+    assert 30 < refused < 270
 
 
 def test_nothing_but_fixed_offsets() -> None:
@@ -196,11 +202,14 @@ def test_arbitrary_problems_are_solved_or_refused(seed: int) -> None:
         except ProblemError as error:
             refused.append(str(error))
             continue
-        fixed_ids = {buffer.id for buffer in problem.buffers if buffer.offset is not None}
         for text in violations(problem, outcome.solution):
-            assert "exceeds the capacity" in text or sum(f"{name} [" in text for name in fixed_ids) == 2, (
-                problem,
-                text,
-            )
-    assert all("64 bits" in text or "2^63 - 1" in text for text in refused)
+            assert "exceeds the capacity" in text, (problem, text)
+    assert all("64 bits" in text or "2^63 - 1" in text or "fixed offsets collide" in text for text in refused)
     assert 50 < len(refused) < 1000
+
+
+@pytest.mark.parametrize("limits", [{"nodes": 1.5}, {"threads": 1.5}, {"seed": 1.5}, {"threads": True}, {"seed": "1"}])
+def test_limits_are_integers(limits: dict[str, Any]) -> None:
+    ((name, value),) = limits.items()
+    with pytest.raises(TypeError, match=f"{name} is {value!r}, expected an integer"):
+        Limits(**limits)

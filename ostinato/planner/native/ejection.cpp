@@ -98,23 +98,11 @@ void Ejection::begin(const Incumbent& best) {
 // False: obstacles leave no place for the item.
 bool Ejection::put_in(int32_t item) {
     ++nodes_;
-    int64_t offset = 0;
-    int64_t least = std::numeric_limits<int64_t>::max();
-    uint64_t ties = 0;
-    const auto consider = [&](int64_t at, int64_t weight) {
-        if (weight < least) ties = 0;
-        if (random(++ties) != 0) return;
-        least = weight;
-        offset = at;
-    };
-    space_.spots(item, problem_.highest_offset(item, target_), [&](const Spot& spot) {
-        if (spot.weight > least) return true;
-        consider(spot.low, spot.weight);
-        if (spot.high != spot.low) consider(spot.high, spot.weight);
-        return true;
-    });
-    if (least >= Space::kWall) return false;
-    if (least > 0) {
+    const Space::View view = space_.look(item, problem_.highest_offset(item, target_));
+    if (view.weight >= Space::kWall) return false;
+    const Spot& spot = view.spots[random(view.spots.size())];
+    const int64_t offset = random(2) == 0 ? spot.low : spot.high;
+    if (view.weight > 0) {
         forced_[item] = std::min(forced_[item] + 1, kMostForced);
         space_.met(item, offset, [&](int32_t other) {
             space_.take(other);
@@ -140,11 +128,11 @@ void Ejection::settle(bool upwards, const Stop& stop) {
         const int64_t from = space_.offset(item);
         int64_t to = from;
         space_.take(item);
-        space_.spots(item, upwards ? problem_.highest_offset(item, target_) : from, [&](const Spot& spot) {
-            if (spot.weight > 0 || (upwards && spot.high < from)) return true;
+        for (const Spot& spot : space_.look(item, upwards ? problem_.highest_offset(item, target_) : from).spots) {
+            if (upwards && spot.high < from) continue;
             to = upwards ? spot.high : spot.low;
-            return false;
-        });
+            break;
+        }
         put(item, to);
     }
 }

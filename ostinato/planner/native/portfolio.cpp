@@ -33,14 +33,12 @@ bool best_fit(const Normal& problem, const std::vector<int32_t>& order, bool tig
     space.clear();
     for (const int32_t item : order) {
         if (space.looked_at() > budget || stop.now()) return false;
-        Spot chosen{-1, 0, 0};
         const int64_t limit = problem.highest_offset(item, best.height - 1);
-        space.spots(item, limit, [&](const Spot& spot) {
-            if (spot.weight > 0) return true;
-            if (chosen.low < 0 || spot.high - spot.low < chosen.high - chosen.low) chosen = spot;
-            return tightest;
-        });
-        if (chosen.low < 0) return false;
+        if (limit < 0) return false;
+        const Space::View view = space.look(item, limit);
+        if (view.weight > 0) return false;
+        const auto tighter = [](const Spot& a, const Spot& b) { return a.high - a.low < b.high - b.low; };
+        const Spot& chosen = tightest ? *std::min_element(view.spots.begin(), view.spots.end(), tighter) : view.spots.front();
         offsets[item] = chosen.low;
         space.put(item, chosen.low, 1);
     }

@@ -20,10 +20,10 @@ struct Step {
     int64_t change;
 };
 
-// Sorts steps by `at`, by radix where there are many.
+// Sorts steps by `at`, by radix where there are many; those of equal `at` keep their order.
 class StepSorter {
   public:
-    void sort(Step* steps, size_t count, int64_t largest);
+    void sort(std::vector<Step>& steps, size_t count);
 
   private:
     std::vector<Step> other_;
@@ -31,11 +31,10 @@ class StepSorter {
     std::vector<uint32_t> high_;
 };
 
-// Offsets [low, high] that are multiples of the item's alignment at both ends; at each such multiple the item would meet things of that weight.
+// The multiples of an item's alignment from one offset to another one, both included.
 struct Spot {
     int64_t low;
     int64_t high;
-    int64_t weight;
 };
 
 class Space {
@@ -52,12 +51,14 @@ class Space {
     bool holds(int32_t item) const { return slots_[item].low != kAbsent; }
     int64_t offset(int32_t item) const { return slots_[item].low; }
 
-    // Calls `visit` with every spot up to the offset `limit` where the item, which is not placed, would meet less than just below and just above it, in
-    // ascending order, until `visit` returns false. There is at least one if `limit` is not negative. Spots that meet nothing come one by one.
-    template <typename Visit>
-    void spots(int32_t item, int64_t limit, Visit visit);
+    // Where the item, which is not placed, would meet things of the least total weight at an offset up to `limit`, which is not negative: `spots`, ascending.
+    struct View {
+        int64_t weight;
+        const std::vector<Spot>& spots;
+    };
+    View look(int32_t item, int64_t limit);
 
-    // Calls `visit` with every placed item that the item of the last look at spots would meet at `offset`.
+    // Calls `visit` with every placed item that the item last looked at would meet at `offset`.
     template <typename Visit>
     void met(int32_t item, int64_t offset, Visit visit) const {
         const int64_t end = offset + problem_.items[item].size;
@@ -78,7 +79,7 @@ class Space {
         int64_t weight = 0;
     };
 
-    void gather(int32_t item, int64_t limit);
+    void gather(const Item& item, int64_t limit);
     void add(const Item& item, int64_t limit, const Slot& slot);
 
     const Normal& problem_;
@@ -86,34 +87,14 @@ class Space {
     Timeline obstacles_;
     std::vector<Slot> slots_;
     std::vector<int32_t> near_;  // placed items alive with the item last looked at, at offsets that it could meet
-    std::vector<Step> steps_;
+    std::vector<Step> steps_;    // first those up, then those down; after sorting those of equal `at` keep that order
+    std::vector<Step> down_;
     size_t step_count_ = 0;
-    int64_t last_step_ = 0;
+    size_t down_count_ = 0;
     int64_t ground_ = 0;  // what the item would meet at 0
     int64_t looked_at_ = 0;
     StepSorter sorter_;
+    std::vector<Spot> spots_;
 };
-
-template <typename Visit>
-void Space::spots(int32_t item, int64_t limit, Visit visit) {
-    if (limit < 0) return;
-    const int64_t alignment = problem_.items[item].alignment;
-    gather(item, limit);
-    sorter_.sort(steps_.data(), step_count_, last_step_);
-    int64_t weight = ground_;
-    int64_t begin = 0;
-    bool fell = true;  // the weight is less than just below
-    for (size_t i = 0; i < step_count_;) {
-        const int64_t at = steps_[i].at;
-        int64_t change = 0;
-        for (; i < step_count_ && steps_[i].at == at; ++i) change += steps_[i].change;
-        if (change == 0) continue;
-        if (change > 0 && fell && !visit(Spot{begin * alignment, (at - 1) * alignment, weight})) return;
-        fell = change < 0;
-        begin = at;
-        weight += change;
-    }
-    if (fell) visit(Spot{begin * alignment, limit / alignment * alignment, weight});
-}
 
 }  // namespace ost::plan

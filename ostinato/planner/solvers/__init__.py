@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from threading import Event
 
-from ostinato.planner.problem import Problem
+from ostinato.planner.problem import Problem, ProblemError, fixed_collisions
 from ostinato.planner.solvers.best_fit import best_fit
 from ostinato.planner.solvers.exact import exact
 from ostinato.planner.solvers.native import native
@@ -26,8 +26,11 @@ def solve(
     """Places the buffers of `problem` as low as `limits` allow; `stop`, asked about every 50 ms, ends it early with the best there is.
 
     Without a limit on seconds and a stop the outcome depends on the other arguments alone. Raises `KeyError` for an unknown solver and `ProblemError` for
-    numbers that the solver cannot hold.
+    numbers that the solver cannot hold, and for fixed offsets that collide: no placement is right then, let alone optimal.
     """
     if solver not in SOLVERS:
         raise KeyError(f"solver is {solver!r}, use one of {', '.join(SOLVERS)}")
+    if wrong := fixed_collisions(problem):
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ProblemError(f"fixed offsets collide: {wrong[0]}{more}", field="offset")
     return SOLVERS[solver](problem, limits, stop.is_set if isinstance(stop, Event) else stop)
