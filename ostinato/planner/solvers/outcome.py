@@ -43,8 +43,13 @@ class Limits:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("nodes", self.nodes or 0), ("threads", self.threads), ("seed", self.seed)):
-            if not isinstance(value, int) or isinstance(value, bool):
+        numbers: tuple[tuple[str, object], ...] = (
+            ("nodes", self.nodes),
+            ("threads", self.threads),
+            ("seed", self.seed),
+        )
+        for name, value in numbers:
+            if not isinstance(value, int | None) or isinstance(value, bool):
                 raise TypeError(f"{name} is {value!r}, expected an integer")
         if self.nodes is not None and self.nodes < 0:
             raise ValueError(f"node limit {self.nodes} is negative")
