@@ -13,7 +13,7 @@ import pytest
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.emulator.machine import emulated_gpu
 from ostinato.ir.errors import ConfigError
-from tests.backend_hip.gpu.child import run_child
+from tests.backend_hip.gpu.child import ROOT, run_child
 from tests.backend_hip.gpu.machine import CACHE
 
 
@@ -27,7 +27,7 @@ def make_library(path: Path, functions: str) -> None:
 
 def driver_functions(*without: str) -> str:
     """C text of a driver whose functions all answer 0, but for those that a test writes itself."""
-    text = (Path(_native.__file__).parent / "native" / "gpu" / "nvidia.h").read_text(encoding="utf-8")
+    text = (ROOT / "ostinato" / "backend_hip" / "native" / "gpu" / "nvidia.h").read_text(encoding="utf-8")
     names = {
         line.split("X(")[1].split(",")[0]
         for line in text.splitlines()
