@@ -105,6 +105,18 @@ def test_it_agrees_with_the_exact_reference(seed: int) -> None:
     assert above > 100
 
 
+def test_a_proof_goes_on_from_round_to_round() -> None:
+    """It takes more nodes than a search has in one round; with fewer in all nothing is claimed."""
+    problem = crowd(11, 1)
+    outcome, reference = solve(problem, "native", ENOUGH), solve(problem, "exact", ENOUGH)
+    assert outcome.nodes > 20_000
+    assert outcome.status is reference.status is Status.OPTIMAL
+    assert outcome.solution.height == reference.solution.height == outcome.bound.height
+    few = solve(problem, "native", Limits(nodes=4_000))
+    assert few.status is Status.FEASIBLE
+    assert few.bound.height < few.solution.height == outcome.solution.height
+
+
 def test_a_capacity_is_kept_or_refuted(seed: int) -> None:
     rng = random.Random(seed)
     refuted = 0

@@ -21,6 +21,9 @@ namespace {
 constexpr size_t kMostItems = 3000;
 constexpr int64_t kMostConflicts = 20'000'000;
 
+// Nodes of a round that a proof has before others: a small problem is soon searched through.
+constexpr int64_t kProof = 4000;
+
 // Orders of the search. No one wins everywhere: those by load and length do on most problems, those by area and size where these fail.
 constexpr std::array<const char*, 8> kOrders = {"TWA", "TLB", "TAW", "WTA", "LTB", "AWT", "TBL", "ZWT"};
 
@@ -76,8 +79,8 @@ class Solve {
         } else {
             const int64_t gap = known_.best.height - known_.bound;
             const bool over = capacity_ >= 0 && capacity_ < known_.best.height;
-            add(*proof_, over ? capacity_ : known_.best.height - 1, 8 * few, jobs);
-            add(*refutation_, known_.bound, 8 * few, jobs);
+            add(*proof_, over ? capacity_ : known_.best.height - 1, 8 * few + kProof, jobs);
+            add(*refutation_, known_.bound, 8 * few + kProof, jobs);
             add(*rung_, known_.bound + gap / (int64_t{8} >> round_ % 3), 8 * few, jobs);
             for (size_t i = 0; i < kOrders.size(); ++i) {
                 add(*dives_[i], known_.bound, 8 * few, jobs);

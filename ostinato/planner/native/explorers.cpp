@@ -136,7 +136,9 @@ std::unique_ptr<Explorer> make_dives(const Conflicts& conflicts, const Orders& o
     return std::make_unique<Dives>(conflicts, orders, keys, seed);
 }
 
-std::unique_ptr<Explorer> make_proof(const Conflicts& conflicts, const Orders& orders, const std::string& keys) { return std::make_unique<Proof>(conflicts, orders, keys); }
+std::unique_ptr<Explorer> make_proof(const Conflicts& conflicts, const Orders& orders, const std::string& keys) {
+    return std::make_unique<Proof>(conflicts, orders, keys);
+}
 
 std::unique_ptr<Explorer> make_improvement(const Normal& problem, uint64_t seed) { return std::make_unique<Improvement>(problem, seed); }
 

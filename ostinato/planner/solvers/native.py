@@ -1,7 +1,8 @@
 """The native solver: everything the planner knows about placing buffers, in C++ (`native/driver.h` tells the course of a solve).
 
-Greedy orders first; where they miss the bound, searches at the bound and dives whose target rises; then a ladder of targets between the bound and the best,
-each search ending in a placement, a proof that there is none that low, or its budget. Problems too large for the exact search go to local search.
+Greedy orders first. Where they miss the bound, dives whose target rises and searches at the bound, by orders that learn from their failures; beside them
+searches between the bound and the best, a proof that nothing is lower than the best, one that the bound itself is out of reach, and local search, which is
+alone where a problem is too large for the others.
 Anything proven ends up in `Outcome.bound`, which a capacity above or below it then decides.
 
 Refuses what does not fit 64 bits: a size, a time, an offset, or a sum of sizes that live together.
