@@ -143,7 +143,9 @@ bool Exact::lift(int32_t item) {
     const int64_t offset = floor_[item];
     int64_t rest = kNowhere;
     for (const int32_t k : conflicts_.neighbours[item]) {
-        rest = std::min(rest, std::max(end_[k], offset + size_[k]));
+        // unsigned: of what is placed the sum may be anything, and its end is larger
+        const uint64_t top = static_cast<uint64_t>(offset) + static_cast<uint64_t>(size_[k]);
+        rest = std::min(rest, std::max(end_[k], static_cast<int64_t>(top)));
     }
     if (rest == kNowhere) return false;
     rest = next_free(item, rest);
