@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ostinato.backend_hip.target import host_target
-from ostinato.ir.graph import Graph
-from ostinato.ir.ops import OP
 from ostinato.ir.text import parse_graph
 from ostinato.ir.verify import verify
-from ostinato.ir.views import ViewTable, call_site, row_refusal
+from ostinato.passes.select_impl import SelectImpl
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan
@@ -216,24 +214,11 @@ REGIONS = (
 
 def plan_region(text: str, settings: PlanSettings = DEFAULT_SETTINGS) -> EntryPlan:
     """The proven plan of a region's graph on the host."""
-    graph = _with_rows(parse_graph(text))
+    graph = SelectImpl().apply(parse_graph(text), TARGET)
     verify(graph, target=TARGET)
     plan = plan_entry(graph, TARGET, name=graph.name, settings=settings)
     check_program(build_program({graph.name: (graph, plan)}), {graph.name: graph}, TARGET)
     return plan
-
-
-def _with_rows(graph: Graph) -> Graph:
-    """Each node with the preferred row that takes it."""
-    views = ViewTable(graph)
-    nodes = []
-    for node in graph.nodes:
-        opdef = OP[node.op]
-        if not opdef.is_view:
-            site = call_site(graph, node, views)
-            node = replace(node, impl=next(r.name for r in TARGET.ranked(node.op) if not row_refusal(r, site, opdef)))
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
 
 
 def main() -> None:

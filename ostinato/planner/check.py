@@ -29,7 +29,6 @@ from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.step import (
     MOVES,
-    WORKSPACE,
     ByteRange,
     Region,
     Step,
@@ -43,7 +42,7 @@ from ostinato.ir.text import graph_hash
 from ostinato.ir.views import ViewTable, call_site, row_refusal
 from ostinato.planner.check_clones import clone_problems
 from ostinato.planner.expected import Use, facts_of, uses_of
-from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems, workspace_of
+from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems, slot_name
 from ostinato.planner.replay import Clocks, Memory
 
 __all__ = ["CheckReport", "check_entry", "check_program"]
@@ -417,7 +416,7 @@ class _EntryChecker:
         to_output = region.kind == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
         if region.kind != "arena" and not to_output and not (region.kind == "state" and use.updates):
             self._say(f"{at}: writes %{use.value} to {place}, which only its owner may change")
-        listed = workspace_of(self.entry.steps[position].node) if use.value == WORKSPACE else use.value
+        listed = slot_name(self.entry.steps[position].node, use.value)
         if region.kind == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
             self._say(f"{at}: writes %{use.value} to {place}, which no slot of the plan lists for it")
         memory = self.memory[region]

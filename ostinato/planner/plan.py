@@ -34,6 +34,7 @@ __all__ = [
     "RegionSize",
     "Slot",
     "layout_problems",
+    "slot_name",
     "spelled",
     "workspace_of",
 ]
@@ -69,6 +70,11 @@ class Slot(_Frozen):
 def workspace_of(node: str) -> str:
     """What a slot calls the workspace of a node's step."""
     return f"{WORKSPACE} of {node}"
+
+
+def slot_name(node: str, value: str) -> str:
+    """What a slot calls a value that the step of a node touches, its workspace among them."""
+    return workspace_of(node) if value == WORKSPACE else value
 
 
 def spelled(values: tuple[str, ...]) -> str:
@@ -283,11 +289,11 @@ class _Shared(_Frozen):
 
 
 class ProgramPlan(_Frozen):
-    """Entries over shared regions, planned by version `library` of the package. `regions` lists every region there is with its bytes; arena and io are the
-    largest entry's."""
+    """Entries over shared regions, planned by version `package_version` of the package. `regions` lists every region there is with its bytes; arena and io are
+    the largest entry's."""
 
     version: int = PLAN_VERSION
-    library: str = VERSION
+    package_version: str = VERSION
     entries: Mapping[str, EntryPlan]
     regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]

@@ -16,7 +16,7 @@ def print_program(program: ProgramPlan) -> str:
     """The text of a program: its regions and shared slots, then its entries."""
     hashes = program.hashes
     lines = [
-        f"program version={program.version}  library={program.library}  hash={hashes.program}  shared={hashes.shared}",
+        f"program version={program.version}  library={program.package_version}  hash={hashes.program}  shared={hashes.shared}",
         "   ".join(f"region {item.region} {item.bytes}" for item in program.regions),
     ]
     lines += _table([[*_slot_cells("weight", i.name, i.range, i.type), _parts(i)] for i in program.weights])

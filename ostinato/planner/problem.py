@@ -14,7 +14,7 @@ import csv
 import heapq
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -26,6 +26,7 @@ __all__ = [
     "ProblemError",
     "Solution",
     "align_up",
+    "alive_at",
     "fixed_collisions",
     "granule",
     "lower_bound",
@@ -145,6 +146,11 @@ def granule(problem: Problem) -> int:
     return found or 1
 
 
+def alive_at(buffers: Iterable[Buffer], time: int) -> list[Buffer]:
+    """The buffers with bytes that are alive at a time, the largest first."""
+    return sorted((b for b in buffers if b.size and b.lower <= time < b.upper), key=lambda b: (-b.size, b.lower, b.id))
+
+
 def lower_bound(problem: Problem) -> Bound:
     """The largest sum of sizes alive at one time.
 
@@ -168,7 +174,7 @@ def lower_bound(problem: Problem) -> Bound:
             heapq.heappop(padding)
         if load + padding[0][0] > best:
             best, step = load + padding[0][0], buffer.lower
-    tenants = sorted((b for b in starts if b.lower <= step < b.upper), key=lambda b: (-b.size, b.lower, b.id))
+    tenants = alive_at(starts, step)
     pinned = max((b.offset + b.size for b in problem.buffers if b.offset is not None), default=0)
     return Bound(max(best, pinned), step, tuple(b.id for b in tenants))
 

@@ -58,7 +58,7 @@ class _Head(BaseModel):
 
     class _Version(BaseModel):
         version: int
-        library: str = "none stated"
+        package_version: str = "none stated"
 
     format: str
     plan: _Version
@@ -92,8 +92,8 @@ def _open(text: str) -> _Envelope:
         raise PlanError(f"expected format {_FORMAT!r}, found {head.format!r}", hint="save the plan again")
     if head.plan.version != PLAN_VERSION:
         differences = [_difference("plan version", head.plan.version, PLAN_VERSION)]
-        if head.plan.library != VERSION:
-            differences.append(_difference("library", head.plan.library, VERSION))
+        if head.plan.package_version != VERSION:
+            differences.append(_difference("library", head.plan.package_version, VERSION))
         raise StaleArtifact("the saved plan cannot be read:", differences=tuple(differences), hint=_AGAIN)
     try:
         envelope = _Envelope.model_validate_json(text)
@@ -144,8 +144,8 @@ def read_plan(text: str, target: Target, purposes: Mapping[str, Purpose]) -> Sav
 
 
 def _differences(plan: ProgramPlan, target: Target, purposes: Mapping[str, Purpose]) -> Iterator[str]:
-    if plan.library != VERSION:
-        yield _difference("library", plan.library, VERSION)
+    if plan.package_version != VERSION:
+        yield _difference("library", plan.package_version, VERSION)
     for name in dict.fromkeys((*plan.entries, *purposes)):
         entry, purpose = plan.entries.get(name), purposes.get(name)
         if entry is None or purpose is None:

@@ -19,9 +19,9 @@ import numpy as np
 from ostinato.ir.errors import BackendError
 from ostinato.ir.graph import Graph
 from ostinato.ir.interp import Observer
-from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step
+from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
-from ostinato.planner.plan import EntryPlan, spelled, workspace_of
+from ostinato.planner.plan import EntryPlan, slot_name, spelled
 from ostinato.runtime.device import Buffer, Device
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
@@ -155,7 +155,7 @@ class GuardedRunner(PlannedRunner):
 
 
 def _name(step: Step, value: str) -> str:
-    return workspace_of(step.node) if value == WORKSPACE else spelled((value,))
+    return spelled((slot_name(step.node, value),))
 
 
 def _slots(plan: EntryPlan) -> Iterator[_Tenant]:
@@ -165,8 +165,7 @@ def _slots(plan: EntryPlan) -> Iterator[_Tenant]:
     for position, step in enumerate(plan.steps):
         for operand in step.operands:
             if operand is not None:
-                name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
-                number = number_of.get((name, operand.range.region))
+                number = number_of.get((slot_name(step.node, operand.value), operand.range.region))
                 if number is not None:
                     used.setdefault(number, []).append(position)
     for number, positions in used.items():

@@ -24,6 +24,7 @@ from ostinato.planner.problem import (
     Problem,
     ProblemError,
     align_up,
+    alive_at,
     fixed_collisions,
     granule,
     problem_from_csv,
@@ -107,7 +108,7 @@ def place_file(
         steps.begin("drawing")
         drawing = map_of_problem(path.name, problem, outcome.solution, outcome.bound)
         files.append(write_text(picture, arena_to_svg(drawing)))
-    alive = _alive(problem, outcome)
+    alive = alive_at(problem.buffers, outcome.bound.step)
     return PlacementReport(
         problem=str(path),
         buffers=len(buffers),
@@ -152,13 +153,6 @@ def _read(path: Path, capacity: int | None) -> Problem:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ConfigError(f"fixed offsets collide: {wrong[0]}{more}", node=str(path), hint="move or free one of them")
     return problem
-
-
-def _alive(problem: Problem, outcome: Outcome) -> list[Buffer]:
-    """The tenants of the bound's moment, the largest first."""
-    step = outcome.bound.step
-    found = [buffer for buffer in problem.buffers if buffer.lower <= step < buffer.upper and buffer.size]
-    return sorted(found, key=lambda buffer: (-buffer.size, buffer.lower, buffer.id))
 
 
 def _bound_source(problem: Problem, outcome: Outcome, alive: Sequence[Buffer]) -> BoundSource:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepOperand
-from ostinato.planner.plan import ProgramPlan, RegionSize, Slot, workspace_of
-from tests.planner.mutation_cases import Case, aligned
+from ostinato.planner.plan import ProgramPlan, RegionSize, Slot, slot_name
+from ostinato.planner.problem import align_up
+from tests.planner.mutation_cases import Case
 
 __all__ = [
     "alias_broken",
@@ -112,7 +113,7 @@ def overlap_of_no_byte(rng: random.Random, case: Case) -> ProgramPlan | None:
     """Right behind another slot."""
     pair = _two(rng, case)
     return (
-        None if pair is None else case.moved({pair[0]: aligned(_slots(case)[pair[1]].range.end, case.entry.alignment)})
+        None if pair is None else case.moved({pair[0]: align_up(_slots(case)[pair[1]].range.end, case.entry.alignment)})
     )
 
 
@@ -141,7 +142,7 @@ def offsets_cut_to_32_bits(rng: random.Random, case: Case) -> ProgramPlan | None
 
 
 def _buffers(case: Case) -> list[_Buffer]:
-    return [(aligned(slot.range.size, case.entry.alignment), slot.first, slot.last) for slot in _slots(case)]
+    return [(align_up(slot.range.size, case.entry.alignment), slot.first, slot.last) for slot in _slots(case)]
 
 
 def _first_fit(rng: random.Random, case: Case, buffers: Sequence[_Buffer]) -> dict[int, int]:
@@ -266,7 +267,7 @@ def result_onto_an_operand(rng: random.Random, case: Case) -> ProgramPlan | None
     if not known:
         return None
     number, offset = rng.choice(known)
-    return case.moved({number: aligned(offset, case.entry.alignment)})
+    return case.moved({number: align_up(offset, case.entry.alignment)})
 
 
 def workspace_onto_an_operand(rng: random.Random, case: Case) -> ProgramPlan | None:
@@ -281,7 +282,7 @@ def workspace_onto_an_operand(rng: random.Random, case: Case) -> ProgramPlan | N
     places = [o.range for other in chosen for o in other.operands if o is not None and o.range.region.kind == "arena"]
     if number is None or not places:
         return None
-    return case.moved({number: aligned(rng.choice(places).offset, case.entry.alignment)})
+    return case.moved({number: align_up(rng.choice(places).offset, case.entry.alignment)})
 
 
 def _value_slots(case: Case, number: int) -> dict[str, list[tuple[int, int]]]:
@@ -303,7 +304,7 @@ def alias_broken(rng: random.Random, case: Case) -> ProgramPlan | None:
     if not users:
         return None
     value = rng.choice(sorted(users))
-    free = aligned(_height(case), case.entry.alignment)
+    free = align_up(_height(case), case.entry.alignment)
     steps = list(case.entry.steps)
     for position, index in users[value]:
         operands = list(steps[position].operands)
@@ -324,7 +325,7 @@ def written_elsewhere(rng: random.Random, case: Case) -> ProgramPlan | None:
     position, index, step, operand = rng.choice(writes)
     offset = case.entry.alignment * rng.randrange(min(_height(case) // case.entry.alignment, 40) + 2)
     place = ByteRange(operand.range.region, offset, operand.range.size)
-    name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
+    name = slot_name(step.node, operand.value)
     slot = Slot(values=(name,), range=place, first=position, last=position + 1)
     return case.with_operand(position, index, replace(operand, range=place), (slot,))
 

@@ -13,16 +13,17 @@ from functools import cached_property
 
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.opdef import Effect, OpDef
-from ostinato.ir.step import WORKSPACE, Region, Step, StepKind, StepOperand
+from ostinato.ir.step import Region, Step, StepKind, StepOperand
 from ostinato.ir.target import Target
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.order import Scheduled
-from ostinato.planner.plan import EntryPlan, ProgramPlan, Slot, workspace_of
+from ostinato.planner.plan import EntryPlan, ProgramPlan, Slot, slot_name
+from ostinato.planner.problem import align_up
 from ostinato.planner.program import build_program
 from ostinato.planner.settings import PlanSettings
 from tests.planner.fakes import DEVICE, FAKE_OPS, FAKE_TARGET, GraphMaker
 
-__all__ = ["ENTRY", "Case", "Mutant", "aligned", "fake_case", "plan_case", "random_graph", "random_schedule"]
+__all__ = ["ENTRY", "Case", "Mutant", "fake_case", "plan_case", "random_graph", "random_schedule"]
 
 ENTRY = "e"
 OTHER_DEVICE = "fake:1"
@@ -30,10 +31,6 @@ SIZES = (0, 8, 9, 12, 16, 17, 24, 25)
 """Bytes of values; with an alignment of 8, those of the form 8n + 1 can overlap at one byte."""
 HUGE = (9, 2**31 - 8, 2**31, 2**31 + 9, 2**32, 2**32 + 1, 17)
 LARGEST_VIEWED = 64
-
-
-def aligned(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Case:
 
     def slot_of(self, step: Step, operand: StepOperand) -> int | None:
         """The number of the slot that an operand lies in."""
-        name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
+        name = slot_name(step.node, operand.value)
         return self._slot_of.get((name, operand.range.region))
 
     def moved(self, offsets: Mapping[int, int]) -> ProgramPlan:
@@ -119,7 +116,7 @@ class Case:
         figures = {"steps": len(entry.steps), "copies": copies, "launches": len(entry.steps) - copies}
         own = {"arena_bytes": needed[Region(entry.device, "arena")], "elsewhere": tuple(elsewhere)}
         regions = [
-            item.model_copy(update={"bytes": aligned(needed[item.region], entry.alignment)})
+            item.model_copy(update={"bytes": align_up(needed[item.region], entry.alignment)})
             if item.region in needed
             else item
             for item in self.program.regions

@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step, StepKind, StepOperand
-from ostinato.planner.plan import EntryPlan, ProgramPlan, workspace_of
+from ostinato.ir.step import ByteRange, Region, Step, StepKind, StepOperand
+from ostinato.planner.plan import EntryPlan, ProgramPlan, slot_name
 
 __all__ = ["Promises"]
 
@@ -134,7 +134,7 @@ def _owners(entry: EntryPlan) -> Iterator[str]:
             place, kind = operand.range, operand.range.region.kind
             if not operand.writes or not place.size:
                 continue
-            name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
+            name = slot_name(step.node, operand.value)
             if kind == "arena" and not any(slot.contains(place) for slot in slots.get(name, ())):
                 yield f"{step.node}: a slot lists {name}"
             if kind == "io" and not any(binding.range.contains(place) for binding in entry.outputs):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ostinato.backend_hip.target import host_target
-from ostinato.ir.graph import Graph
-from ostinato.ir.ops import OP
 from ostinato.ir.step import WORKSPACE, Region, StepKind
-from ostinato.ir.target import Target
 from ostinato.ir.text import parse_graph
 from ostinato.ir.verify import verify
-from ostinato.ir.views import ViewTable, call_site, row_refusal
+from ostinato.passes.select_impl import SelectImpl
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan
@@ -20,22 +15,8 @@ from ostinato.planner.program import build_program
 TARGET = host_target()
 
 
-def choose(graph: Graph, target: Target = TARGET) -> Graph:
-    """Each node with the first row that takes it."""
-    views = ViewTable(graph)
-    nodes = []
-    for node in graph.nodes:
-        opdef = OP[node.op]
-        if not opdef.is_view:
-            site = call_site(graph, node, views)
-            row = next(row for row in target.rows_for(node.op) if row_refusal(row, site, opdef) is None)
-            node = replace(node, impl=row.name)
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
-
-
 def prove(text: str) -> tuple[EntryPlan, ProgramPlan]:
-    graph = choose(parse_graph(text))
+    graph = SelectImpl().apply(parse_graph(text), TARGET)
     verify(graph, target=TARGET)
     plan = plan_entry(graph, TARGET, name=graph.name)
     program = build_program({graph.name: (graph, plan)})

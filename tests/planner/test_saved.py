@@ -111,7 +111,7 @@ def test_a_plan_made_for_something_else_is_refused(what: str) -> None:
 def test_all_differences_are_listed_at_once() -> None:
     wanted = with_purpose(graph=graph_of(8), dims={"N": 8}, options={"precision": "bf16"})
     with pytest.raises(StaleArtifact) as caught:
-        read_plan(saved_text(library="0.0.1"), replace(FAKE_TARGET, name="gpu"), wanted)
+        read_plan(saved_text(package_version="0.0.1"), replace(FAKE_TARGET, name="gpu"), wanted)
     kinds = [line.partition(":")[0] for line in caught.value.differences]
     assert kinds == [
         "library",
@@ -126,7 +126,7 @@ def test_all_differences_are_listed_at_once() -> None:
 
 def test_a_plan_of_another_version_says_which_library_made_it() -> None:
     data = json.loads(saved_text())
-    data["plan"] |= {"version": PLAN_VERSION + 1, "library": "9.9.9", "unknown": [1]}
+    data["plan"] |= {"version": PLAN_VERSION + 1, "package_version": "9.9.9", "unknown": [1]}
     with pytest.raises(StaleArtifact) as caught:
         read_plan(json.dumps(data), FAKE_TARGET, purposes())
     assert [line.partition(":")[0] for line in caught.value.differences] == ["plan version", "library"]

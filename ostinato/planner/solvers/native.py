@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable
 
 from ostinato.planner import _solver
-from ostinato.planner.problem import MAX_INTEGER, Bound, Buffer, Problem, ProblemError, Solution
+from ostinato.planner.problem import MAX_INTEGER, Bound, Buffer, Problem, ProblemError, Solution, alive_at
 from ostinato.planner.solvers.outcome import NO_LIMITS, Limits, Outcome, StopTest, status_of
 
 __all__ = ["native"]
@@ -51,10 +51,7 @@ def native(problem: Problem, limits: Limits = NO_LIMITS, stop: StopTest | None =
         )
     except OverflowError as error:
         raise ProblemError(str(error)) from None
-    tenants = sorted(
-        (b for b in buffers if b.size and b.lower <= time < b.upper), key=lambda b: (-b.size, b.lower, b.id)
-    )
-    peak = Bound(bound, time, tuple(b.id for b in tenants))
+    peak = Bound(bound, time, tuple(b.id for b in alive_at(buffers, time)))
     status = status_of(problem, height, bound, stopped=stopped)
     return Outcome(Solution(tuple(offsets), height), peak, f"native/{finder}", status, spent)
 

@@ -25,7 +25,7 @@ class Raw:
     """The C interface with two streams, an event recorded outside of any capture, and memory."""
 
     def __init__(self, machine: EmulatedGpu, device: _native.GpuDevice) -> None:
-        self.library = ctypes.CDLL(str(machine.folder / "libamdhip64.so"))
+        self.functions = ctypes.CDLL(str(machine.folder / "libamdhip64.so"))
         self.device = device
         self.memory = Memory(device, np.zeros(8, np.float32))
         self.streams = [_native.Stream(device) for _ in range(2)]
@@ -39,7 +39,7 @@ class Raw:
         return made
 
     def call(self, name: str, *arguments: object) -> int:
-        return int(getattr(self.library, name)(*arguments))
+        return int(getattr(self.functions, name)(*arguments))
 
     def begin(self, stream: ctypes.c_void_p) -> int:
         return self.call("hipStreamBeginCapture", stream, ctypes.c_int(THREAD_LOCAL))
