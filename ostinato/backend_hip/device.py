@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.backend_hip import _native
-from ostinato.backend_hip.packing import PackCall, Source, pack_call, unpack_call
+from ostinato.backend_hip.packing import PackCall, Source, bytes_of, pack_call, unpack_call
+from ostinato.backend_hip.target import host_target
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import (
     BackendError,
@@ -27,7 +28,8 @@ from ostinato.ir.errors import (
     LifecycleError,
     OstinatoError,
 )
-from ostinato.ir.step import StepKind
+from ostinato.ir.step import Launch, StepKind
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 
 __all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable", "NativeStep", "open_named"]
@@ -81,6 +83,23 @@ class DeviceInfo:
     abi_version: int
 
 
+class LaunchCall(Protocol):
+    """A step without addresses; on the host its kernel and parameters are all there is to it."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def params(self) -> tuple[int | float, ...]: ...
+    @property
+    def operands(self) -> int: ...
+    @property
+    def kind(self) -> StepKind: ...
+    @property
+    def launch(self) -> Launch | None: ...
+
+
 class _Memory:
     """What numpy sees of a buffer: an array made from it keeps the buffer alive."""
 
@@ -115,6 +134,30 @@ class HostBuffer:
             raise BoundsError(f"bytes [{offset}, {offset + nbytes}) are outside of a buffer of {self.nbytes}")
         return np.asarray(_Memory(self, offset, nbytes)).view(kind).reshape(shape)
 
+    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """A copy of the values at `offset`. Raises what `view` raises."""
+        return self.view(dtype, shape, offset).copy()
+
+    def write(self, values: Array, offset: int = 0) -> None:
+        """Puts the bytes of a contiguous array at `offset`. Raises `LayoutError` for one with gaps, and what `view` raises."""
+        data = bytes_of(values)
+        self.view(np.uint8, data.shape, offset)[...] = data
+
+    def fill(self, value: int, offset: int = 0, nbytes: int = -1) -> None:
+        """Sets bytes [offset, offset + nbytes) (-1: to the end) to one value. Raises what `view` raises."""
+        self.view(np.uint8, (self.nbytes - offset if nbytes < 0 else nbytes,), offset)[...] = value
+
+    def window(self, stream: object = None) -> HostBuffer:
+        """The buffer itself."""
+        del stream
+        return self
+
+    def upload(self, first: int, stop: int) -> None:
+        """Nothing: the host's window on this memory is the memory."""
+
+    def download(self, first: int, stop: int) -> None:
+        """Nothing, as for `upload`."""
+
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
             "device memory cannot be copied or pickled", hint="use exe.clone(), or compile again in the other process"
@@ -146,6 +189,17 @@ class HostTable:
             self._table.run(first, count)
         except _native.NativeError as error:
             raise _typed(error, self._nodes) from None
+
+    def enqueue(self, first: int = 0, count: int = -1) -> None:
+        """`run`: work of the host is done when its call returns."""
+        self.run(first, count)
+
+    def finish(self) -> None:
+        """Nothing is left to wait for."""
+
+    def capture(self, first: int = 0, count: int = -1) -> NoReturn:
+        """Raises `BackendError`: a CPU has no graphs."""
+        raise BackendError("a step table of the CPU cannot be captured", hint="run it, or use a GPU")
 
     def interrupt(self) -> None:
         """Stops the run in progress on another thread, or the next one, between two steps."""
@@ -214,6 +268,16 @@ class HostDevice:
         return self.info.isa
 
     @property
+    def target(self) -> Target:
+        """The host's rows, which do not depend on the kernel unit."""
+        return host_target()
+
+    @property
+    def captures(self) -> bool:
+        """False: a CPU has no graphs."""
+        return False
+
+    @property
     def available(self) -> tuple[str, ...]:
         """Kernel units that this build has and this CPU can run, in ascending order of preference."""
         return self.info.available
@@ -223,8 +287,12 @@ class HostDevice:
         """How many launches (`make_launch`) ran so far, those of `pack` and `unpack` too; steps of tables are not among them."""
         return self._device.launches
 
-    def allocate(self, nbytes: int, alignment: int = 256) -> HostBuffer:
-        """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none, `ConfigError` for an impossible size or alignment."""
+    def allocate(self, nbytes: int, alignment: int = 256, *, zeroed: bool = True) -> HostBuffer:
+        """Memory, which is zeroed in any case.
+
+        Raises `CapacityError` with the bytes asked for when there is none, `ConfigError` for an impossible size or alignment.
+        """
+        del zeroed
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
             raise ConfigError(
                 f"{nbytes} bytes aligned to {alignment} cannot be allocated", hint="the alignment is a power of two"
@@ -244,8 +312,16 @@ class HostDevice:
                 raise _typed(error, ()) from None
         return found
 
-    def make_table(self, steps: Sequence[NativeStep]) -> HostTable:
+    def open_stream(self) -> None:
+        """None: work of the host is done when its call returns."""
+        return
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+
+    def make_table(self, steps: Sequence[NativeStep], stream: object = None) -> HostTable:
         """Copies and checks steps; raises `BackendError` naming the node whose step cannot run."""
+        del stream
         nodes = tuple(step.node for step in steps)
         rows: list[_native._Step] = []
         for step in steps:
@@ -256,8 +332,11 @@ class HostDevice:
         except _native.NativeError as error:
             raise _typed(error, nodes) from None
 
-    def make_launch(self, node: str, kernel: str, params: Sequence[int | float]) -> HostLaunch:
-        """A kernel with its parameters; `node` is what its errors name. Raises `BackendError` for a kernel the device does not have."""
+    def make_launch(self, call: LaunchCall) -> HostLaunch:
+        """A kernel with its parameters; the call's node is what its errors name. Raises `BackendError` for a kernel the device does not have."""
+        return self._launch(call.node, call.kernel, call.params)
+
+    def _launch(self, node: str, kernel: str, params: Sequence[int | float]) -> HostLaunch:
         return HostLaunch(_native.Launch(self._device, self.kernel(kernel), params), node)
 
     def pack(self, tensor_type: TensorType, address: int, source: Source, first_row: int) -> None:
@@ -274,7 +353,7 @@ class HostDevice:
         return values
 
     def _run_once(self, call: PackCall) -> None:
-        self.make_launch(call.kernel, call.kernel, call.params).run(call.operands)
+        self._launch(call.kernel, call.kernel, call.params).run(call.operands)
 
 
 def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice:

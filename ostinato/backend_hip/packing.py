@@ -17,7 +17,7 @@ from ostinato.backend_hip.impls.common import FLOATS, WEIGHT_DTYPES
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["PackCall", "Source", "pack_call", "unpack_call"]
+__all__ = ["PackCall", "Source", "bytes_of", "pack_call", "unpack_call"]
 
 _LAYOUT_NUMBERS = {"row": 0, "panel32": 1, "panel32_pair": 2}
 
@@ -51,7 +51,7 @@ def pack_call(tensor: TensorType, address: int, source: Source, first_row: int) 
     """
     rows, columns = _rows_and_columns(tensor)
     _check_dtypes(source.dtype, tensor.dtype)
-    data, index = _bytes_of(source.data), np.ascontiguousarray(source.row_index)
+    data, index = bytes_of(source.data), np.ascontiguousarray(source.row_index)
     if index.dtype != np.int64 or index.ndim != 1:
         raise DTypeError(f"the row index must be int64 of one dimension, found {index.dtype} {list(index.shape)}")
     count = len(index)
@@ -120,8 +120,8 @@ def _check_dtypes(source: DType, target: DType) -> None:
     )
 
 
-def _bytes_of(data: Array) -> Array:
-    """The source bytes as they lie; a strided array is an error, never a copy."""
+def bytes_of(data: Array) -> Array:
+    """The bytes of an array as they lie, uint8 [its bytes]; raises `LayoutError` for a strided one: it would need a copy."""
     if not data.flags.c_contiguous:
-        raise LayoutError(f"source rows must be contiguous, found strides {list(data.strides)}")
+        raise LayoutError(f"expected contiguous values, found strides {list(data.strides)}")
     return data.reshape(-1).view(np.uint8)

@@ -1,6 +1,7 @@
 """What the runtime asks of a device.
 
-Structural protocols: a backend satisfies them without importing this file. Addresses are integers; a device owns the memory it hands out.
+Structural protocols: a backend satisfies them without importing this file. Addresses are integers; a device owns the memory it hands out. Memory may be out of
+the host's reach: it is read and written by copies, and a `Window` is host memory that stands for it. On the host the window is the memory itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,45 @@ import numpy.typing as npt
 
 from ostinato.ir.step import Launch as LaunchShape
 from ostinato.ir.step import StepKind
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["Buffer", "Device", "Launch", "PackSource", "ResolvedStep", "Table", "WeightSource"]
+__all__ = [
+    "Buffer",
+    "CapturedNode",
+    "Device",
+    "DeviceStream",
+    "Graph",
+    "KernelCall",
+    "Launch",
+    "PackSource",
+    "ResolvedStep",
+    "Table",
+    "WeightSource",
+    "Window",
+]
+
+
+class Window(Protocol):
+    """Host memory that stands for a buffer of a device."""
+
+    def view(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """A writable numpy array over the host's bytes at `offset`; keeps them alive."""
+        ...
+
+    def upload(self, first: int, stop: int) -> None:
+        """Submits the copy of bytes [first, stop) to the device, in the order of its stream. Nothing where the window is the memory."""
+        ...
+
+    def download(self, first: int, stop: int) -> None:
+        """Submits the copy back: the bytes are there when the stream, or a table of it, has finished."""
+        ...
+
+
+class DeviceStream(Protocol):
+    """An order in which a device works, beside the orders of others."""
+
+    def synchronize(self) -> None: ...
 
 
 class Buffer(Protocol):
@@ -25,8 +62,20 @@ class Buffer(Protocol):
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-    def view(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
-        """A writable numpy array over the bytes at `offset`; keeps the buffer alive."""
+    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """A copy of the values at `offset`, after what the device does to them now is done."""
+        ...
+
+    def write(self, values: Array, offset: int = 0) -> None:
+        """Puts the bytes of a contiguous array at `offset`; done on return."""
+        ...
+
+    def fill(self, value: int, offset: int = 0, nbytes: int = -1) -> None:
+        """Sets bytes [offset, offset + nbytes) (-1: to the end) to one value; done on return."""
+        ...
+
+    def window(self, stream: DeviceStream | None = None) -> Window:
+        """The host's window on this memory, whose copies go in the order of a stream of its device."""
         ...
 
     def free(self) -> None: ...
@@ -47,11 +96,85 @@ class ResolvedStep:
     launch: LaunchShape | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A step without addresses, whose `operands` it only counts: what may run on operands that differ from call to call."""
+
+    node: str
+    kernel: str
+    params: tuple[int | float, ...]
+    operands: int
+    kind: StepKind = StepKind.LAUNCH
+    launch: LaunchShape | None = None
+
+
+class CapturedNode(Protocol):
+    """A node of a captured graph, read back: what the driver says will run."""
+
+    @property
+    def type(self) -> str:
+        """ "kernel", "copy", "fill" or another kind of node."""
+        ...
+
+    @property
+    def function(self) -> int: ...
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+    @property
+    def block(self) -> tuple[int, int, int]: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def arguments(self) -> tuple[bytes, ...] | None:
+        """The bytes of each argument; None where the driver or the kernel does not tell."""
+        ...
+
+    @property
+    def to(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def value(self) -> int: ...
+
+
+class Graph(Protocol):
+    """Captured steps, ready to be replayed as they are."""
+
+    @property
+    def node_count(self) -> int: ...
+    @property
+    def nodes(self) -> Sequence[CapturedNode]: ...
+    @property
+    def edges(self) -> Sequence[tuple[int, int]]:
+        """(from, to) by index in `nodes`."""
+        ...
+
+    def enqueue(self) -> None:
+        """Submits one replay in the order of the stream it was captured on."""
+        ...
+
+    def release(self) -> None: ...
+
+
 class Table(Protocol):
     """A loaded step table."""
 
+    def enqueue(self, first: int = 0, count: int = -1) -> None:
+        """Submits steps [first, first + count) (-1: to the end) in one native call, without the GIL. They may not be done on return."""
+        ...
+
+    def finish(self) -> None:
+        """Waits for what was submitted, graphs of this table included, and raises typed errors that name the node."""
+        ...
+
     def run(self, first: int = 0, count: int = -1) -> None:
-        """Runs steps [first, first + count) (-1: to the end) in one native call, without the GIL; raises typed errors that name the node."""
+        """`enqueue` and `finish`."""
+        ...
+
+    def capture(self, first: int = 0, count: int = -1) -> Graph:
+        """The steps as a graph; nothing runs. For devices that capture."""
         ...
 
 
@@ -78,18 +201,42 @@ class Device(Protocol):
     @property
     def threads(self) -> int: ...
     @property
-    def isa(self) -> str: ...
+    def isa(self) -> str:
+        """The kernel unit of a CPU, the architecture of a GPU."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """The rows that it runs: what programs for it are lowered for."""
+        ...
+
+    @property
+    def captures(self) -> bool:
+        """Whether its tables can be captured."""
+        ...
+
     @property
     def launches(self) -> int:
         """How many launches ran so far."""
         ...
 
-    def allocate(self, nbytes: int, alignment: int = 256) -> Buffer:
-        """Zeroed memory; raises `CapacityError` with the bytes asked for when there is none."""
+    def allocate(self, nbytes: int, alignment: int = 256, *, zeroed: bool = True) -> Buffer:
+        """Memory; raises `CapacityError` with the bytes asked for when there is none."""
         ...
 
-    def make_table(self, steps: Sequence[ResolvedStep]) -> Table: ...
-    def make_launch(self, node: str, kernel: str, params: Sequence[int | float]) -> Launch: ...
+    def open_stream(self) -> DeviceStream | None:
+        """An order of work of its own; None where the device works while it is called."""
+        ...
+
+    def make_table(self, steps: Sequence[ResolvedStep], stream: DeviceStream | None = None) -> Table: ...
+    def make_launch(self, call: KernelCall) -> Launch:
+        """The launch runs in the device's default order."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for all work; raises what a kernel of the default order met."""
+        ...
+
     def pack(self, tensor_type: TensorType, address: int, source: PackSource, first_row: int) -> None:
         """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype and layout.
 

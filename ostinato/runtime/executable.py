@@ -125,8 +125,8 @@ class Executable:
         runner = self.runner(name)
         for key, array in checked.items():
             runner.inputs[key][...] = array
-        runner.run()
-        return {key: np.array(runner.outputs[key]) for key in wanted}
+        found = runner.run(wanted)
+        return {key: np.array(found[key]) for key in wanted}
 
     def _wanted(self, name: str, outputs: Any) -> list[str]:
         known = list(dict.fromkeys(self.program.graphs[name].outputs))
@@ -200,30 +200,25 @@ class Executable:
         """
         with Executable.exclusive(self):  # not a call that may write the caches: they are put back
             runners = {name: self.runner(name) for name in self.entries}  # makes the state of the reference mode
-            state = self._state_bytes()
-            kept, kept_reference = state.copy(), dict(self._reference_state)
+            state = self.regions.state
+            kept, kept_reference = state.read(np.uint8, (state.nbytes,)), dict(self._reference_state)
             try:
                 for name, runner in runners.items():
                     for array in runner.inputs.values():
                         array[...] = 0
                     for count, limit in self._count_limits[name].items():
                         runner.inputs[count][...] = limit
-                    runner.run()
+                    runner.run(())
             finally:
-                state[:] = kept
+                state.write(kept)
                 self._reference_state.update(kept_reference)
 
     def reset_state(self) -> None:
         """Zeroes the state region (caches)."""
         with self.exclusive():
-            self._state_bytes()[:] = 0
+            self.regions.state.fill(0)
             for name, array in self._reference_state.items():
                 self._reference_state[name] = np.zeros_like(array)
-
-    def _state_bytes(self) -> Array:
-        """The state region, uint8 [its bytes], writable."""
-        state = self.regions.state
-        return state.view(np.uint8, (state.nbytes,))
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(

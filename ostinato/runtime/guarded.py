@@ -11,7 +11,7 @@ not watched (the arena is as large as the largest entry needs), nor are weights,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from ostinato.ir.interp import Observer
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan, slot_name, spelled
-from ostinato.runtime.device import Buffer, Device
+from ostinato.runtime.device import Device, Window
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
 
@@ -53,14 +53,19 @@ class _Tenant:
 
 
 class _Watched:
-    """The first bytes of a memory beside what they must hold."""
+    """The first bytes of a memory, as the host's window shows them, beside what they must hold."""
 
-    def __init__(self, buffer: Buffer, nbytes: int) -> None:
-        self.held = buffer.view(np.uint8, (nbytes,))
+    def __init__(self, window: Window, nbytes: int) -> None:
+        self._window, self._nbytes = window, nbytes
+        self.held = window.view(np.uint8, (nbytes,))
         self._nothing = pattern(nbytes)
         self._expected = self._nothing.copy()
         wide = np.dtype(np.uint64 if nbytes % 8 == 0 else np.uint8)
         self._compared = (self.held.view(wide), self._expected.view(wide))
+
+    def fetch(self) -> None:
+        """Submits the copy of what the device holds."""
+        self._window.download(0, self._nbytes)
 
     def empty(self, but: list[ByteRange]) -> None:
         """Nothing is held any more, except in these ranges."""
@@ -68,6 +73,7 @@ class _Watched:
         for place in but:
             self.accept(place)
         self.held[:] = self._expected
+        self._window.upload(0, self._nbytes)
 
     def accept(self, place: ByteRange) -> None:
         """What lies there now is right."""
@@ -77,6 +83,7 @@ class _Watched:
         """What lies there is over."""
         for memory in (self.held, self._expected):
             memory[place.offset : place.end] = self._nothing[place.offset : place.end]
+        self._window.upload(place.offset, place.end)
 
     def changed(self) -> Array:
         """Places of the bytes that are not as they must be."""
@@ -94,20 +101,23 @@ class GuardedRunner(PlannedRunner):
     ) -> None:
         super().__init__(graph, plan, device, regions, observer)
         self._watched = {
-            Region(regions.device, "arena"): _Watched(regions.arena, plan.stats.arena_bytes),
-            Region(regions.device, "io"): _Watched(regions.io, plan.io_bytes),
+            Region(regions.device, "arena"): _Watched(regions.arena.window(regions.stream), plan.stats.arena_bytes),
+            Region(regions.device, "io"): _Watched(regions.window, plan.io_bytes),
         }
         self._tenants = [*_slots(plan), *_bindings(plan)]
         self._over: dict[int, list[ByteRange]] = {}  # step -> slots that no later step uses
         for tenant in self._tenants:
             self._over.setdefault(tenant.last, []).append(tenant.place)
 
-    def run(self) -> None:
+    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         given = [binding.range for binding in self.plan.inputs]
         for region, memory in self._watched.items():
             memory.empty([place for place in given if place.region == region])
         for position, step in enumerate(self.plan.steps):
-            self.table.run(position, 1)
+            self.table.enqueue(position, 1)
+            for memory in self._watched.values():
+                memory.fetch()
+            self.table.finish()
             for operand in step.operands:
                 if operand is not None and operand.writes and operand.range.region in self._watched:
                     self._watched[operand.range.region].accept(operand.range)
@@ -117,6 +127,7 @@ class GuardedRunner(PlannedRunner):
             self.observe(step)
             for place in self._over.get(position, ()):
                 self._watched[place.region].forget(place)
+        return {name: self._outputs[name][0] for name in outputs}
 
     def _trespass(self, position: int, region: Region, at: int, count: int) -> BackendError:
         step = self.plan.steps[position]

@@ -17,11 +17,12 @@ from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BackendError, DTypeError, InputError, LayoutError, OstinatoError, ShapeError
 from ostinato.ir.graph import Attributes, Node, Value, trimmed
 from ostinato.ir.opdef import Attr, OpDef
-from ostinato.ir.step import WORKSPACE
+from ostinato.ir.step import WORKSPACE, Launch
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import layout_refusal, row_refusal
 from ostinato.runtime.arrays import Form
+from ostinato.runtime.device import KernelCall
 
 __all__ = ["CallPlan", "Forms", "call_site_of", "form_of_type", "plan_call", "serving_row"]
 
@@ -45,6 +46,11 @@ class CallPlan:
     written: tuple[int, ...]
     in_place: frozenset[tuple[int, int]]
     empty: bool
+    launch: Launch | None = None
+
+    def call(self, name: str) -> KernelCall:
+        """What the device makes ready; `name` is what its errors name."""
+        return KernelCall(name, self.kernel, self.params, len(self.places), launch=self.launch)
 
 
 def form_of_type(tensor: TensorType) -> Form:
@@ -77,7 +83,7 @@ def plan_call(
     Raises `InputError` for a missing output; `ShapeError`, `DTypeError` and `LayoutError` for outputs that do not fit, and for read-only memory that would be
     written; what `serving_row` raises.
     """
-    values, aliased = site.node.results, dict(opdef.must_alias)
+    values, aliased = site.node.results, dict(opdef.aliased(site.operands))
     free = [value for index, value in enumerate(values) if index not in aliased]
     _check_outs(opdef, free, outs)
     for operand in aliased.values():
@@ -102,6 +108,7 @@ def plan_call(
         written=(*range(len(site.operands), len(names)), *aliased.values()),
         in_place=frozenset((place[result], place[operand]) for result, operand in in_place),
         empty=not any(result.elements for result in site.results),
+        launch=row.launch_of(site),
     )
 
 

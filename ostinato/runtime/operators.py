@@ -105,7 +105,7 @@ class Operators:
         _refuse_overlaps(name, plan, memory, in_place)
         if not plan.empty:
             ready.launch.run(tuple([_operand(memory, place) for place in plan.places]))
-        return tuple(given[operand] for _, operand in opdef.must_alias) if opdef.must_alias else out
+        return tuple(given[operand] for _, operand in opdef.aliased(given)) if opdef.must_alias else out
 
     # queries: types may stand for operands
 
@@ -200,7 +200,7 @@ class Operators:
             site = call_site_of(opdef, forms[:count], attrs)
             writable = [form is None or form.writable for form in forms[:count]]
             plan = plan_call(opdef, self.target, site, writable, forms[count:], level)
-            ready = _Ready(plan, self._device.make_launch(opdef.name, plan.kernel, plan.params))
+            ready = _Ready(plan, self._device.make_launch(plan.call(opdef.name)))
             if len(self._ready) >= _MAX_PLANS:
                 self._ready.clear()
             self._ready[key] = ready

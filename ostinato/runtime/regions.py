@@ -16,7 +16,7 @@ from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
-from ostinato.runtime.device import Buffer, Device, ResolvedStep
+from ostinato.runtime.device import Buffer, Device, DeviceStream, ResolvedStep, Window
 
 __all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device"]
 
@@ -85,13 +85,18 @@ class SharedRegions:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Buffers of one executable on one device, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena."""
+    """Buffers of one executable on one device, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena.
+
+    Its work goes in the order of `stream`; `window` is the host's on `io`.
+    """
 
     device: str
     shared: SharedRegions
     state: Buffer
     arena: Buffer
     io: Buffer
+    stream: DeviceStream | None
+    window: Window
     bound: tuple[tuple[ByteRange, int], ...] = ()
     bound_arena: int | None = None
 
@@ -118,8 +123,8 @@ class Regions:
         return self.base(place.region) + place.offset, place.size
 
     def view(self, binding: Binding) -> Array:
-        """A writable array over the planned bytes of an input or output."""
-        return self.io.view(binding.type.dtype.numpy, binding.type.static_shape, binding.range.offset)
+        """A writable array over the host's bytes of an input or output."""
+        return self.window.view(binding.type.dtype.numpy, binding.type.static_shape, binding.range.offset)
 
     def resolve(self, step: Step) -> ResolvedStep:
         """The step with addresses."""
@@ -134,10 +139,11 @@ class Regions:
 
 
 def allocate_regions(device: Device, plan: ProgramPlan, shared: SharedRegions) -> Regions:
-    """Fresh, zeroed state, arena and io for one executable."""
+    """Fresh, zeroed state, arena and io for one executable, and an order of work of its own."""
     require_device(plan, device)
     state, arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in ("state", "arena", "io"))
-    return Regions(device.name, shared, state, arena, io)
+    stream = device.open_stream()
+    return Regions(device.name, shared, state, arena, io, stream, io.window(stream))
 
 
 def require_device(plan: ProgramPlan, device: Device) -> None:

@@ -1,14 +1,14 @@
 """The modes of execution, one runner an entry.
 
 `PlannedRunner` replays the step table over the planned arena; `EagerRunner` runs the same decisions node by node, clones included, every result in storage of
-its own; `ReferenceRunner` interprets the graph without clones in numpy. They share one shape: fill `inputs`, `run`, read `outputs`. Eager and planned are
-bit-equal by contract.
+its own; `ReferenceRunner` interprets the graph without clones in numpy. They share one shape: fill `inputs`, `run`, read what came of it. Eager and planned
+are bit-equal by contract.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
 from ostinato.planner.plan import EntryPlan
-from ostinato.runtime.device import Buffer, Device
+from ostinato.runtime.device import Buffer, Device, KernelCall, Launch, Window
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.weights import logical_weight
@@ -31,35 +31,52 @@ __all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "ReferenceWeights"
 
 
 class Runner(abc.ABC):
-    """One entry in one mode. `inputs` are writable arrays; `outputs` are valid after `run` until the next one."""
+    """One entry in one mode: fill `inputs`, which are writable arrays of the host, and run."""
 
     inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
 
     @abc.abstractmethod
-    def run(self) -> None: ...
+    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        """Runs once; the named outputs, or more, are valid until the next run."""
+        ...
 
 
 class PlannedRunner(Runner):
-    """The native step table over stable addresses: one native call a run, or one a step where an observer is to see every result."""
+    """The native step table over stable addresses: one native call a run, or one a step where an observer is to see every result.
+
+    All inputs go to the device in one copy where they lie together, and only the outputs that are asked for come back.
+    """
 
     def __init__(
         self, graph: Graph, plan: EntryPlan, device: Device, regions: Regions, observer: Observer | None = None
     ) -> None:
         self.graph, self.plan = graph, plan
-        self.table = device.make_table([regions.resolve(step) for step in plan.steps])
+        self.table = device.make_table([regions.resolve(step) for step in plan.steps], regions.stream)
         self.inputs = {binding.name: regions.view(binding) for binding in plan.inputs}
-        self.outputs = {binding.name: regions.view(binding) for binding in plan.outputs}
+        self._outputs = {binding.name: (regions.view(binding), binding.range) for binding in plan.outputs}
+        self._given = _together(plan)
+        self._window = regions.window
         self._observer = observer
         self._memory = {"arena": regions.arena, "io": regions.io}
 
-    def run(self) -> None:
+    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        for first, stop in self._given:
+            self._window.upload(first, stop)
         if self._observer is None:
-            self.table.run()
-            return
-        for position, step in enumerate(self.plan.steps):
-            self.table.run(position, 1)
-            self.observe(step)
+            self.enqueue()
+        else:
+            for position, step in enumerate(self.plan.steps):
+                self.table.run(position, 1)
+                self.observe(step)
+        for name in outputs:
+            place = self._outputs[name][1]
+            self._window.download(place.offset, place.end)
+        self.table.finish()
+        return {name: self._outputs[name][0] for name in outputs}
+
+    def enqueue(self) -> None:
+        """Submits all steps."""
+        self.table.enqueue()
 
     def observe(self, step: Step) -> None:
         """Shows the observer what a step has made, before a later one may take the bytes."""
@@ -70,7 +87,7 @@ class PlannedRunner(Runner):
                 continue
             buffer, tensor = self._memory.get(operand.range.region.kind), self.graph.types[operand.value]
             if buffer is not None and not tensor.dtype.is_block:
-                flat = buffer.view(tensor.dtype.numpy, (tensor.elements,), operand.range.offset)
+                flat = buffer.read(tensor.dtype.numpy, (tensor.elements,), operand.range.offset)
                 strides = tuple(stride * flat.dtype.itemsize for stride in tensor.strides)
                 shown = np.lib.stride_tricks.as_strided(flat, tensor.static_shape, strides, writeable=False)
                 self._observer(operand.value, shown)
@@ -86,45 +103,52 @@ class EagerRunner(Runner):
         self._device = device
         self._observer = observer
         self._views = ViewTable(self._graph)
-        self._calls = _calls(self._graph, program.target, self._views)
+        self._calls = [
+            (index, node, call, device.make_launch(_kernel_call(node, call)))
+            for index, node, call in _calls(self._graph, program.target, self._views)
+        ]
         self._last_use = _last_uses(self._graph, self._views)
         self._fixed = _fixed_places(self._graph, program, regions)
-        buffers = {
-            item.value.name: device.allocate(item.value.type.nbytes) for item in self._graph.with_role(Role.INPUT)
-        }
-        self.inputs = {
-            name: buffer.view(self._graph.types[name].dtype.numpy, self._graph.types[name].static_shape)
-            for name, buffer in buffers.items()
-        }
-        self._fixed |= {name: (buffer, 0) for name, buffer in buffers.items()}
-        self.outputs = {}
+        self._given: list[tuple[Buffer, Window]] = []
+        self.inputs = {}
+        for item in self._graph.with_role(Role.INPUT):
+            name, tensor = item.value.name, item.value.type
+            buffer = device.allocate(tensor.nbytes)
+            window = buffer.window()
+            self._given.append((buffer, window))
+            self._fixed[name] = (buffer, 0)
+            self.inputs[name] = window.view(tensor.dtype.numpy, tensor.static_shape)
 
-    def run(self) -> None:
+    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        for buffer, window in self._given:
+            window.upload(0, buffer.nbytes)
         live: dict[str, Buffer] = {}
-        for index, node, call in self._calls:
+        for index, node, call, launch in self._calls:
             aliased = {node.results[result].name for result, _ in OP[node.op].must_alias}
             own = [value for value in node.results if value.name not in aliased]
-            live.update((value.name, self._device.allocate(value.type.nbytes)) for value in own)
-            self._launch(node, call, live)
+            live.update((value.name, self._device.allocate(value.type.nbytes, zeroed=False)) for value in own)
+            self._run_call(call, launch, live)
             if self._observer is not None:
                 for value in own:  # an updated cache is state, not a result of its own
                     self._observer(value.name, self._read(value.name, live))
             for base in self._last_use.get(index, ()):
                 if base in live:
                     live.pop(base).free()
-        self.outputs = {name: self._read(name, live).copy() for name in self._graph.outputs}
+        self._device.synchronize()
+        found = {name: self._read(name, live) for name in outputs}
         for buffer in live.values():
             buffer.free()
+        return found
 
-    def _launch(self, node: Node, call: NodeCall, live: Mapping[str, Buffer]) -> None:
+    def _run_call(self, call: NodeCall, launch: Launch, live: Mapping[str, Buffer]) -> None:
         # a kernel that takes a workspace wants an address also where its inputs are empty and it needs no bytes
-        workspace = self._device.allocate(call.workspace) if WORKSPACE in call.operands else None
+        workspace = self._device.allocate(call.workspace, zeroed=False) if WORKSPACE in call.operands else None
         scratch = (0, 0) if workspace is None else (workspace.address, call.workspace)
         operands = tuple(
             (0, 0) if name is None else scratch if name == WORKSPACE else self._address(name, live)
             for name in call.operands
         )
-        self._device.make_launch(node.name, call.kernel, call.params).run(operands)
+        launch.run(operands)
         if workspace is not None:
             workspace.free()
 
@@ -143,14 +167,14 @@ class EagerRunner(Runner):
         return buffer.address + offset + tensor.dtype.nbytes(view.offset), _span(tensor, view)
 
     def _read(self, name: str, live: Mapping[str, Buffer]) -> Array:
-        """The values of a name as an array over its bytes, strides applied."""
+        """The values of a name as an array over a copy of its bytes, strides applied."""
         view, tensor = self._views[name], self._graph.types[name]
         found = self._storage(view.base, live)
         if found is None or view.strides is None:
             raise PlanError("a packed value is not read in eager mode", node=name)
         buffer, offset = found
         base, kind = self._graph.types[view.base], tensor.dtype.numpy
-        flat = buffer.view(kind, (base.elements,), offset)
+        flat = buffer.read(kind, (base.elements,), offset)
         strides = tuple(stride * kind.itemsize for stride in view.strides)
         return np.lib.stride_tricks.as_strided(flat[view.offset :], tensor.static_shape, strides, writeable=False)
 
@@ -209,9 +233,8 @@ class ReferenceRunner(Runner):
             item.value.name: np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy)
             for item in self._graph.with_role(Role.INPUT)
         }
-        self.outputs = {}
 
-    def run(self) -> None:
+    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         result = interpret(
             self._graph,
             {**self.inputs, **self._weights.of(self._graph), **self._state},
@@ -219,7 +242,7 @@ class ReferenceRunner(Runner):
             widened=self._weights.widened,
         )
         self._state.update(result.state)
-        self.outputs = result.outputs
+        return {name: result.outputs[name] for name in outputs}
 
 
 def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tuple[tuple[int, Node, NodeCall], ...]:
@@ -233,6 +256,23 @@ def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tu
             raise PlanError(f"no row {node.op}@{node.impl} on {target.name}", node=node.name)
         found.append((index, node, node_call(graph, node, row, views)))
     return tuple(found)
+
+
+def _kernel_call(node: Node, call: NodeCall) -> KernelCall:
+    return KernelCall(node.name, call.kernel, call.params, len(call.operands), launch=call.launch)
+
+
+def _together(plan: EntryPlan) -> list[tuple[int, int]]:
+    """Ranges of `io` that hold all inputs, as few as there are with no output in them."""
+    outputs = [binding.range for binding in plan.outputs]
+    found: list[tuple[int, int]] = []
+    for place in sorted((binding.range for binding in plan.inputs), key=lambda place: place.offset):
+        first = found[-1][0] if found else place.offset
+        if found and not any(first < output.end and output.offset < place.end for output in outputs):
+            found[-1] = (first, place.end)
+        else:
+            found.append((place.offset, place.end))
+    return found
 
 
 def _span(tensor: TensorType, view: StorageView) -> int:

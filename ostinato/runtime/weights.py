@@ -50,9 +50,7 @@ def load_shared(
             progress("weights", done, total)
     constants = device.allocate(plan.size_of(Region(device.name, "constants")))
     for constant in plan.constants:
-        constants.view(np.uint8, (len(constant.data),), constant.range.offset)[:] = np.frombuffer(
-            constant.data, np.uint8
-        )
+        constants.write(np.frombuffer(constant.data, np.uint8), constant.range.offset)
     return SharedRegions(weights, constants)
 
 

@@ -112,7 +112,7 @@ def read_bandwidth(device: Device) -> float:
     sizes = (4 * READ_COLUMNS, READ_BYTES, 4 * rows)
     x, weight, y = (device.allocate(nbytes) for nbytes in sizes)
     # untouched pages are all one page of zeros, read from the cache
-    weight.view(np.float32, (rows, READ_COLUMNS))[...] = 1.0
+    weight.write(np.ones((rows, READ_COLUMNS), np.float32))
     absent = (0, 0)
     operands = (
         (x.address, sizes[0]),

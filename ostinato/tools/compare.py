@@ -205,7 +205,7 @@ def _poison(executable: Executable) -> None:
     """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself."""
     regions = executable.regions
     for buffer in (regions.arena, regions.io, regions.state):
-        buffer.view(np.uint8, (buffer.nbytes,))[:] = 0xFF
+        buffer.fill(0xFF)
 
 
 def _judge(

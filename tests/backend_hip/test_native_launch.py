@@ -12,6 +12,7 @@ from ostinato.backend_hip._native import Device, Launch, NativeError, Table
 from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.errors import BackendError, BoundsError
 from ostinato.ir.types import Array
+from ostinato.runtime.device import KernelCall
 from tests.backend_hip.test_native_process import run_program
 
 INVALID, OUT_OF_RANGE = 1, 2
@@ -139,10 +140,10 @@ def test_a_handler_that_launches_within_a_run_of_its_device_is_refused() -> None
 def test_the_device_names_the_node_of_a_launch() -> None:
     host = HostDevice(threads=1)
     with pytest.raises(BackendError, match="warp"):
-        host.make_launch("y", "warp", ())
+        host.make_launch(KernelCall("y", "warp", (), 0))
     with pytest.raises(BackendError, match=r"^y: ") as caught:
-        host.make_launch("y", "silu", (1, 1, 0)).run(())
+        host.make_launch(KernelCall("y", "silu", (1, 1, 0), 0)).run(())
     assert caught.value.node == "y"
     ids, table, y = np.array([-1], np.int32), np.ones((3, 4), np.float32), np.zeros((1, 4), np.float32)
     with pytest.raises(BoundsError, match=r"^embed: .*out of range"):
-        host.make_launch("embed", "embedding_f32", (1, 3, 4, 0, 0)).run(place(ids, table, None, y))
+        host.make_launch(KernelCall("embed", "embedding_f32", (1, 3, 4, 0, 0), 4)).run(place(ids, table, None, y))

@@ -65,7 +65,7 @@ def reference(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
 def poisoned_run(executable: Executable, inputs: dict[str, Array]) -> dict[str, Array]:
     plan, regions = executable.program.plan, executable.regions
     for kind, buffer in (("arena", regions.arena), ("io", regions.io)):
-        buffer.view(np.uint8, (plan.size_of(Region(regions.device, kind)),))[:] = 0xFF
+        buffer.fill(0xFF, 0, plan.size_of(Region(regions.device, kind)))
     return executable.run(None, inputs)
 
 

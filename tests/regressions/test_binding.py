@@ -38,7 +38,7 @@ def test_an_arena_of_python_objects_is_refused(forward: ost.Executable) -> None:
 
 
 def test_the_executables_own_memory_is_refused(forward: ost.Executable) -> None:
-    weights: Array = forward.regions.shared.weights.view(np.uint8, (forward.memory.weights,))
+    weights: Array = forward.regions.shared.weights.window().view(np.uint8, (forward.memory.weights,))
     assert weights.size >= arena_bytes(forward)
     with pytest.raises(ost.LayoutError, match="overlaps the executable's weights"):
         forward.bind(arena=weights)

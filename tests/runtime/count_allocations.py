@@ -19,6 +19,7 @@ from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OPS
 from ostinato.runtime.batch import Piece, pack
+from ostinato.runtime.device import KernelCall
 from ostinato.runtime.encode import pack_texts
 from ostinato.runtime.generation import Generator
 from ostinato.runtime.runners import PlannedRunner
@@ -86,7 +87,7 @@ def of_operators(threads: int) -> Iterator[str]:
     ops.use(device)
     rng = np.random.default_rng(0)
     one = np.ones((1, 1), np.float32)
-    nothing = host.make_launch("nothing", "silu", (0, 0, 0))
+    nothing = host.make_launch(KernelCall("nothing", "silu", (0, 0, 0), 3))
     address = (one.ctypes.data, 0)
     no_rows = (address, (0, 0), address)
     baseline = counted(lambda: nothing.run(no_rows))

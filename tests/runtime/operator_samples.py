@@ -19,6 +19,7 @@ from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops.samplers import materialise
 from ostinato.ir.rounding import round_to, widen
 from ostinato.ir.types import PACKED_LAYOUTS, Array, DType, TensorType
+from ostinato.runtime.device import KernelCall
 
 __all__ = ["Arguments", "Guarded", "Recording", "arguments", "check_result", "has_names", "reference"]
 
@@ -38,8 +39,8 @@ class Recording:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def make_launch(self, node: str, kernel: str, params: Sequence[int | float]) -> Any:
-        return _RecordedLaunch(self._device.make_launch(node, kernel, params), self.launched)
+    def make_launch(self, call: KernelCall) -> Any:
+        return _RecordedLaunch(self._device.make_launch(call), self.launched)
 
 
 class _RecordedLaunch:

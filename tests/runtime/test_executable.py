@@ -46,7 +46,7 @@ def test_repeated_calls_start_from_an_empty_cache(tiny: ost.TextExecutable) -> N
 def test_poison_past_the_valid_tokens_never_matters(tiny: ost.TextExecutable) -> None:
     expected = tiny(input_ids=IDS)["logits"]
     for region in (tiny.regions.arena, tiny.regions.io, tiny.regions.state):
-        region.view(np.uint8, (region.nbytes,))[:] = 0xFF
+        region.fill(0xFF)
     assert tiny(input_ids=IDS)["logits"].tobytes() == expected.tobytes()
 
 

@@ -206,6 +206,6 @@ def test_non_finite_logits_are_an_error_not_token_zero(tiny_model: ost.Model) ->
     llm = ost.LLM(tiny_model, max_num_seqs=1, context=64, threads=1)
     slot = next(s for s in llm.executable.program.plan.weights if s.name == "model.norm.weight")
     weights = llm.executable.regions.shared.weights
-    weights.view(np.float32, slot.type.static_shape, slot.range.offset)[:] = np.nan
+    weights.write(np.full(slot.type.static_shape, np.nan, np.float32), slot.range.offset)
     with pytest.raises(ost.BackendError, match="not finite"):
         llm.generate([[1, 2]], GREEDY)

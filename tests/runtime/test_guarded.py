@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -67,7 +67,16 @@ class FaultyTable:
     def __init__(self, table: HostTable, steps: Sequence[NativeStep], fault: Fault | None) -> None:
         self._table, self._steps, self._fault = table, steps, fault
 
+    def finish(self) -> None:
+        self._table.finish()
+
     def run(self, first: int = 0, count: int = -1) -> None:
+        self.enqueue(first, count)
+
+    def capture(self, first: int = 0, count: int = -1) -> NoReturn:
+        self._table.capture(first, count)
+
+    def enqueue(self, first: int = 0, count: int = -1) -> None:
         for position in range(first, len(self._steps) if count < 0 else first + count):
             self._table.run(position, 1)
             step = self._steps[position]
@@ -78,8 +87,8 @@ class FaultyTable:
 class FaultyDevice(HostDevice):
     fault: Fault | None = None
 
-    def make_table(self, steps: Sequence[NativeStep]) -> FaultyTable:  # type: ignore[override]
-        return FaultyTable(super().make_table(steps), list(steps), self.fault)
+    def make_table(self, steps: Sequence[NativeStep], stream: object = None) -> FaultyTable:  # type: ignore[override]
+        return FaultyTable(super().make_table(steps, stream), list(steps), self.fault)
 
 
 def planned(settings: PlanSettings = GUARDED, change: Callable[[EntryPlan], EntryPlan] | None = None) -> Program:
@@ -170,7 +179,7 @@ def test_nothing_is_left_in_the_arena(x: Array) -> None:
     executable = load(planned())
     executable.run(None, {"x": x})
     arena = executable.regions.arena
-    np.testing.assert_array_equal(arena.view(np.uint8, (arena.nbytes,)), pattern(arena.nbytes))
+    np.testing.assert_array_equal(arena.read(np.uint8, (arena.nbytes,)), pattern(arena.nbytes))
 
 
 def test_an_observer_sees_every_result_before_it_is_over(x: Array) -> None:

@@ -165,9 +165,9 @@ def test_warm_up_leaves_no_trace(config: dict[str, Any], old: dict[str, Array], 
         warm, cold = compiled(path, mode=mode), compiled(path, mode=mode)
         first, expected = warm(input_ids=IDS), cold(input_ids=IDS)
         np.testing.assert_array_equal(first["logits"], expected["logits"])
-        state = warm.regions.state.view(np.uint8, (warm.memory.state,)).copy()
+        state = warm.regions.state.read(np.uint8, (warm.memory.state,))
         warm.warm_up()
-        np.testing.assert_array_equal(warm.regions.state.view(np.uint8, (warm.memory.state,)), state)
+        np.testing.assert_array_equal(warm.regions.state.read(np.uint8, (warm.memory.state,)), state)
         np.testing.assert_array_equal(logits(warm), logits(cold))
 
 
