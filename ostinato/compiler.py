@@ -10,12 +10,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from ostinato.backend_hip.device import open_named
 from ostinato.backend_hip.target import host_target
 from ostinato.frontend.embed import trace_embed
-from ostinato.frontend.model import CacheShape, Model, load, trace_forward, trace_step
+from ostinato.frontend.model import CacheShape, Model, load, trace_decode, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
 from ostinato.ir.checks import byte_count, instance, integer
 from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
@@ -38,7 +37,7 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.options import bucket_entries, bucket_sizes, check_progress, context_length, resolve_mode
+from ostinato.runtime.options import bucket_entries, bucket_sizes, check_progress, context_length, settle_route
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
@@ -49,7 +48,6 @@ __all__ = [
     "compile",
     "compile_encoder",
     "load_text_plan",
-    "load_text_program",
     "open_device",
     "open_model",
     "plan_settings",
@@ -93,15 +91,16 @@ class Planned:
         """The placement problem that this plan solves, of the arena of the entry's own device or of another one that the plan names."""
         return self.plan.problem(device)
 
-    def load(self, device: Device | str = "auto", mode: str = "auto") -> Executable:
-        """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for plan, device, mode and weights."""
-        chosen, reason = resolve_mode(mode, "report")
-        opened = open_device(device)
+    def load(
+        self, device: Device | str = "auto", mode: str = "auto", capture: Sequence[str] | None = None
+    ) -> Executable:
+        """Checks the plan and loads it on a device (the host by default). Raises what `compile` raises for plan, device, mode, capture and weights."""
+        route = settle_route(open_device(device), mode, capture=capture)
         self.check()
         graphs, source = {self.lowered.name: self.graph}, CheckpointSource(self.model.checkpoint)
         sources = {self.lowered.name: self.lowered.graph}
         program = Program(self.program, graphs, self.lowered.target, source, sources)
-        return load_program(program, opened, mode=chosen, reason=reason, kind=Executable)
+        return load_program(program, route, kind=Executable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +199,14 @@ class Traced:
         report = run_pipeline(self.graph.bind(plain), chosen, asked)
         return Lowered(self.model, name or self.graph.name, plain, chosen, report)
 
+    def at(self, buckets: Mapping[str, Mapping[str, int]]) -> Entries:
+        """Entries of a program, by name: this graph at the dimensions of each."""
+        return {name: (self, dims) for name, dims in buckets.items()}
+
+
+Entries = Mapping[str, tuple[Traced, Mapping[str, int]]]
+"""What the entries of a program are made of, by name: a traced graph of one model, and its dimensions."""
+
 
 def trace(
     model: Model | str | os.PathLike[str],
@@ -210,8 +217,8 @@ def trace(
     precision: str = "auto",
     sampling: bool = False,
 ) -> Traced:
-    """Traces a model: entry "forward" (dense over whole sequences) or "step" (packed over a cache, see `trace_step`) of a decoder, "embed" of an encoder (see
-    `trace_embed`).
+    """Traces a model: entry "forward" (dense over whole sequences), "step" (packed over a cache, see `trace_step`) or "decode" (one token a row, which goes on by
+    itself, see `trace_decode`) of a decoder, "embed" of an encoder (see `trace_embed`).
 
     Raises `ConfigError` for an entry, cache, logits or precision that is unknown, and for an unsupported architecture; `WeightsError` for a checkpoint that is
     missing, damaged or does not fit its model.
@@ -219,22 +226,24 @@ def trace(
     opened = open_model(model)
     if entry == "forward":
         graph = trace_forward(opened, logits=logits, precision=precision)
-    elif entry == "step":
+    elif entry in ("step", "decode"):
         shape = instance(cache, CacheShape, "cache") or CacheShape(1, positions_of(opened, None), 1)
-        graph = trace_step(opened, shape, logits=logits, precision=precision, sampling=sampling)
+        if entry == "step":
+            graph = trace_step(opened, shape, logits=logits, precision=precision, sampling=sampling)
+        else:
+            graph = trace_decode(opened, shape, precision=precision)
     elif entry == "embed":
         graph = trace_embed(opened, precision=precision)
     else:
-        raise ConfigError(f"entry {entry!r} is unknown", hint='use "forward", "step" or "embed"')
+        raise ConfigError(f"entry {entry!r} is unknown", hint='use "forward", "step", "decode" or "embed"')
     return Traced(opened, graph, opened.precision(precision))
 
 
 def lower_text_program(
-    traced: Traced, buckets: Mapping[str, Mapping[str, int]], options: PipelineOptions | None = None
+    entries: Entries, target: Target, options: PipelineOptions | None = None
 ) -> dict[str, Lowered]:
-    """Lowers a packed graph for each bucket (entry name -> dims)."""
-    target = host_target()
-    return {name: traced.lower(target, dims=dims, name=name, options=options) for name, dims in buckets.items()}
+    """Lowers the graph of each entry."""
+    return {name: traced.lower(target, dims=dims, name=name, options=options) for name, (traced, dims) in entries.items()}
 
 
 def plan_settings(memory_limit: int | str | None, reuse: bool = True, mode: str = "auto") -> PlanSettings:
@@ -246,13 +255,13 @@ def plan_settings(memory_limit: int | str | None, reuse: bool = True, mode: str 
 
 
 def plan_text_program(
-    traced: Traced,
-    buckets: Mapping[str, Mapping[str, int]],
+    entries: Entries,
+    target: Target,
     options: PipelineOptions | None = None,
     settings: PlanSettings = DEFAULT_SETTINGS,
 ) -> Program:
-    """Lowers, plans and checks a packed graph for each bucket (entry name -> dims) over shared regions; a limit of memory is one of their arena."""
-    lowered = lower_text_program(traced, buckets, options)
+    """Lowers, plans and checks the packed graphs of one model over shared regions; a limit of memory is one of their arena."""
+    lowered = lower_text_program(entries, target, options)
     fitted: dict[str, tuple[Graph, EntryPlan]] = {}
     short: list[CapacityError] = []
     for name, item in lowered.items():
@@ -264,30 +273,32 @@ def plan_text_program(
         raise CapacityError("\n".join(f"{error.node}: {error.message}" for error in short), hint=short[0].hint)
     if short:
         raise short[0]
-    return _proven(build_program(fitted), {name: graph for name, (graph, _) in fitted.items()}, traced, lowered)
+    return _proven(build_program(fitted), {name: graph for name, (graph, _) in fitted.items()}, lowered, target)
 
 
 def load_text_plan(
     path: str | os.PathLike[str],
-    traced: Traced,
-    buckets: Mapping[str, Mapping[str, int]],
+    entries: Entries,
+    target: Target,
     options: PipelineOptions | None = None,
     settings: PlanSettings = DEFAULT_SETTINGS,
 ) -> Program:
     """`plan_text_program` with a plan that was saved: lowers, reads and checks. Raises what `Lowered.load_plan` raises."""
-    lowered = lower_text_program(traced, buckets, options)
+    lowered = lower_text_program(entries, target, options)
     purposes = {name: item.purpose(settings) for name, item in lowered.items()}
-    saved = read_plan(read_text(Path(path)), host_target(), purposes)
-    return _proven(saved.plan, saved.graphs, traced, lowered)
+    saved = read_plan(read_text(Path(path)), target, purposes)
+    return _proven(saved.plan, saved.graphs, lowered, target)
 
 
-def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], traced: Traced, lowered: Mapping[str, Lowered]) -> Program:
+def _proven(
+    plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered], target: Target
+) -> Program:
     """The program of a plan, checked; `graphs` are at least those of entries that recompute values."""
     sources = {name: item.graph for name, item in lowered.items()}
     planned = {**sources, **graphs}
-    target = next((item.target for item in lowered.values()), host_target())
     check_program(plan, planned, target, sources=sources)
-    return Program(plan, planned, target, CheckpointSource(traced.model.checkpoint), sources)
+    model = next(iter(lowered.values())).model
+    return Program(plan, planned, target, CheckpointSource(model.checkpoint), sources)
 
 
 def compile(  # noqa: A001 - the design's public name
@@ -304,6 +315,7 @@ def compile(  # noqa: A001 - the design's public name
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
+    capture: Sequence[str] | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     progress: Progress | None = None,
@@ -312,7 +324,9 @@ def compile(  # noqa: A001 - the design's public name
 
     `context` is how many positions a sequence can hold (2048 or the largest T by default, as far as the model allows); longer prompts than T are chunked.
     `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`. "guarded"
-    watches every byte of activations and raises `BackendError` for a kernel that leaves its own. `reuse=False` gives every activation bytes of its own.
+    watches every byte of activations and raises `BackendError` for a kernel that leaves its own. "captured" replays each entry as one graph of a GPU, or only
+    the steps that `capture` names, by patterns like "layers.0" or "ffn", with the steps between them submitted one by one. `reuse=False` gives every activation
+    bytes of its own.
     `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`. `memory_limit` is the most that the
     arena may take, in bytes or as a text like "512M": values that do not fit are computed again.
 
@@ -320,14 +334,17 @@ def compile(  # noqa: A001 - the design's public name
     a device that is not here; `NotYetAvailable` for a fallback with `on_fallback="raise"`; `PlanError` for a plan that is not proven; `CapacityError` when
     memory is short, or no plan keeps to `memory_limit`.
     """
+    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+    check_progress(progress)
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
-    entries = bucket_entries("prefill", batches, lengths)
+    entries = traced.at(bucket_entries("prefill", batches, lengths))
     options = settled_options(None, traced.precision, levels, disable)
-    program = plan_text_program(traced, entries, options, plan_settings(memory_limit, reuse, mode))
-    return load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
+    settings = plan_settings(memory_limit, reuse, mode)
+    program = plan_text_program(entries, route.device.target, options, settings)
+    return load_program(program, route, progress=progress, kind=TextExecutable)
 
 
 def compile_encoder(
@@ -342,6 +359,7 @@ def compile_encoder(
     threads: int = 0,
     isa: str = "auto",
     on_fallback: str = "report",
+    capture: Sequence[str] | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     progress: Progress | None = None,
@@ -350,33 +368,16 @@ def compile_encoder(
 
     How the tokens of a step are shared out among its texts is free. The other arguments and errors are those of `compile`.
     """
+    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+    check_progress(progress)
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
     options = settled_options(None, traced.precision, levels, disable)
-    entries = bucket_entries("embed", batches, lengths)
-    program = plan_text_program(traced, entries, options, plan_settings(memory_limit, reuse, mode))
-    return load_text_program(program, device, mode, threads, isa, on_fallback, progress, EmbedExecutable)
-
-
-_E = TypeVar("_E", bound=Executable)
-
-
-def load_text_program(
-    program: Program,
-    device: str | Device,
-    mode: str,
-    threads: int,
-    isa: str,
-    on_fallback: str,
-    progress: Progress | None,
-    kind: type[_E],
-) -> _E:
-    """Opens the device, settles the mode and loads the weights into an executable of that kind."""
-    chosen, reason = resolve_mode(mode, on_fallback)
-    check_progress(progress)
-    opened = open_device(device, threads, isa)
-    return load_program(program, opened, mode=chosen, reason=reason, progress=progress, kind=kind)
+    entries = traced.at(bucket_entries("embed", batches, lengths))
+    settings = plan_settings(memory_limit, reuse, mode)
+    program = plan_text_program(entries, route.device.target, options, settings)
+    return load_program(program, route, progress=progress, kind=EmbedExecutable)
 
 
 def open_model(model: Model | str | os.PathLike[str]) -> Model:

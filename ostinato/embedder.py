@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import load_text_program, open_model, plan_settings, plan_text_program, trace
+from ostinato.compiler import open_device, open_model, plan_settings, plan_text_program, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -17,6 +17,8 @@ from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.types import Array
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
+from ostinato.runtime.executable import load_program
+from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.weights import Progress
 
 __all__ = ["Embedder"]
@@ -30,8 +32,8 @@ class Embedder:
     """An encoder with its tokenizer and its pooling.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `max_seq_length` is where texts are cut, in tokens, special
-    ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `memory_limit` and `reuse` are those of
-    `ostinato.compile_encoder`.
+    ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `capture`, `memory_limit` and `reuse` are those
+    of `ostinato.compile_encoder`.
     Raises the errors of `ostinato.load` and `ostinato.compile_encoder`.
     """
 
@@ -48,8 +50,11 @@ class Embedder:
         threads: int = 0,
         isa: str = "auto",
         on_fallback: str = "report",
+        capture: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
+        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+        check_progress(progress)
         self.model = open_model(model)
         self.recipe = self.model.checkpoint.embedding_recipe()
         positions = self.model.config.max_position_embeddings
@@ -59,10 +64,9 @@ class Embedder:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
         traced = trace(self.model, "embed", precision=precision)
         dims = {"N": max(STEP_TOKENS, self.max_seq_length), "R": STEP_TEXTS}
-        program = plan_text_program(traced, {"embed": dims}, settings=plan_settings(memory_limit, reuse, mode))
-        self.executable: EmbedExecutable = load_text_program(
-            program, device, mode, threads, isa, on_fallback, progress, EmbedExecutable
-        )
+        settings = plan_settings(memory_limit, reuse, mode)
+        program = plan_text_program(traced.at({"embed": dims}), route.device.target, settings=settings)
+        self.executable = load_program(program, route, progress=progress, kind=EmbedExecutable)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -12,7 +12,7 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import load_text_program, open_model, plan_settings, plan_text_program, positions_of, trace
+from ostinato.compiler import open_device, open_model, plan_settings, plan_text_program, positions_of, trace
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -20,8 +20,10 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
+from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.generation import Generator
+from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream, request_output
 from ostinato.runtime.request import Request, TokenEvent
 from ostinato.runtime.sampling import DefaultInt, SamplingParams
@@ -39,8 +41,8 @@ class LLM:
     """A decoder compiled for up to `max_num_seqs` sequences of up to `context` positions.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
-    `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode` and `reuse` are
-    those of `ostinato.compile`.
+    `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode`, `capture`
+    and `reuse` are those of `ostinato.compile`.
     With `enable_prefix_caching` a prompt that begins like an earlier one (and its answer) only computes the rest; results do not depend on it.
     Where no sampling parameters are given, those that the model's authors recommend hold (`default_sampling_params`).
     Raises the errors of `ostinato.load` and `ostinato.compile`.
@@ -61,21 +63,25 @@ class LLM:
         threads: int = 0,
         isa: str = "auto",
         on_fallback: str = "report",
+        capture: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
         max_num_seqs = integer(max_num_seqs, "max_num_seqs", low=1)
+        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+        check_progress(progress)
         self.model = open_model(model)
         self.context = positions_of(self.model, context)
-        traced = trace(
-            self.model, "step", cache=CacheShape(max_num_seqs, self.context, 1), precision=precision, sampling=True
-        )
+        cache = CacheShape(max_num_seqs, self.context, 1)
+        prefill = trace(self.model, "step", cache=cache, precision=precision, sampling=True)
+        decode = trace(self.model, "decode", cache=cache, precision=precision)
         tokens = min(PREFILL_TOKENS, self.context * max_num_seqs)
-        buckets = {
-            f"prefill[N={tokens},R={max_num_seqs}]": {"N": tokens, "R": max_num_seqs},
-            f"decode[R={max_num_seqs}]": {"N": max_num_seqs, "R": max_num_seqs},
+        entries = {
+            **prefill.at({f"prefill[N={tokens},R={max_num_seqs}]": {"N": tokens, "R": max_num_seqs}}),
+            **decode.at({f"decode[R={max_num_seqs}]": {"R": max_num_seqs}}),
         }
-        program = plan_text_program(traced, buckets, settings=plan_settings(memory_limit, reuse, mode))
-        self.executable = load_text_program(program, device, mode, threads, isa, on_fallback, progress, TextExecutable)
+        settings = plan_settings(memory_limit, reuse, mode)
+        program = plan_text_program(entries, route.device.target, settings=settings)
+        self.executable = load_program(program, route, progress=progress, kind=TextExecutable)
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)
         self._worker = Worker(self._generator, self.executable.generating)

@@ -20,13 +20,15 @@ from ostinato.ir.errors import (
     DTypeError,
     InputError,
     LayoutError,
-    NotYetAvailable,
     ShapeError,
 )
 from ostinato.ir.step import ByteRange
 from ostinato.ir.types import Array
-from ostinato.planner.plan import Binding, EntryPlan
+from ostinato.planner.plan import Binding, EntryPlan, ProgramPlan
+from ostinato.runtime.captured import CapturedSteps, named_ranges
+from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
+from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.tensor_view import TensorView
 
@@ -92,6 +94,7 @@ class BoundExecutable:
 
     def __init__(
         self,
+        program: ProgramPlan,
         plan: EntryPlan,
         device: Device,
         regions: Regions,
@@ -113,28 +116,34 @@ class BoundExecutable:
                 bound.append((known[key].range, memory.address))
         arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
         self._refuse_overlaps(regions)
-        replaced = regions.bind(bound, arena_address)
-        self._table = device.make_table([replaced.resolve(step) for step in plan.steps])
-
-        taken = {place for place, _ in bound}
-
-        def views(bindings: tuple[Binding, ...]) -> dict[str, Array]:
-            free = (binding for binding in bindings if binding.range not in taken)
-            return {binding.name: regions.view(binding) for binding in free}
-
-        self.inputs: Mapping[str, Array] = views(plan.inputs)
-        self.outputs: Mapping[str, Array] = views(plan.outputs)
+        self._program, self._regions = program, regions.bind(bound, arena_address)
+        self._loaded = LoadedSteps(plan, device, self._regions, {place for place, _ in bound})
+        self._captured: CapturedSteps | None = None
+        self.inputs = self._loaded.exchange.inputs
+        self.outputs = self._loaded.exchange.outputs
 
     def run(self) -> None:
         """Runs the entry over the bound memory. Raises `AddressChanged` before anything ran, `BoundsError` for indices out of range."""
         with self._exclusive():
             for memory in self._memory:
                 memory.check()
-            self._table.run()
+            self._loaded.exchange.give()
+            (self._captured or self._loaded.table).enqueue()
+            self._loaded.exchange.take(self.outputs)
+            self._loaded.table.finish()
 
-    def capture(self) -> None:
-        """Captures the bound steps as a graph: needs a GPU. Raises `NotYetAvailable`."""
-        raise NotYetAvailable("graph capture needs the HIP backend, which this version does not have", hint="use run()")
+    def capture(self) -> list[CaptureReport]:
+        """Captures the steps over the bound memory as one graph that every later `run` replays, and says what was captured. A second call captures nothing.
+
+        Raises `AddressChanged` for a buffer that moved, `BackendError` on a device without graphs, `PlanError` for a graph that is not the plan.
+        """
+        with self._exclusive():
+            for memory in self._memory:
+                memory.check()
+            if self._captured is None:
+                ranges = named_ranges(self._loaded.plan, None)
+                self._captured = CapturedSteps(self._program, self._loaded, self._regions, ranges)
+            return self._captured.reports
 
     def _checked(self, binding: Binding, owner: Any, *, writable: bool) -> ExternalMemory:
         view, expected = TensorView.of(owner, binding.name), binding.type

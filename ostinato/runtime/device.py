@@ -140,7 +140,18 @@ class CapturedNode(Protocol):
 
 
 class Graph(Protocol):
-    """Captured steps, ready to be replayed as they are."""
+    """Captured steps, ready to be replayed as they are.
+
+    Beside what was read back it tells what the table it was captured of must have recorded: the address of the table's status word, and for every step of the
+    table the handle of its kernel's function (0 where it launches none of ours) and the number of its nodes.
+    """
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def functions(self) -> tuple[int, ...]: ...
+    @property
+    def node_counts(self) -> tuple[int, ...]: ...
 
     @property
     def node_count(self) -> int: ...

@@ -22,9 +22,11 @@ from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, any_array, by_name
+from ostinato.runtime.captured import CapturedRunner
+from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
 from ostinato.runtime.guarded import GuardedRunner
-from ostinato.runtime.options import RUNNABLE
+from ostinato.runtime.options import MODES, Route
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.replace import replace_weights
@@ -61,19 +63,22 @@ class Executable:
         *,
         mode: str,
         reason: str = "",
+        capture: Sequence[str] | None = None,
         observer: Observer | None = None,
         reference_weights: ReferenceWeights | None = None,
     ) -> None:
-        if mode not in RUNNABLE:
+        runnable = [known for known in MODES if known != "captured" or device.captures]
+        if mode not in runnable:
             raise ConfigError(
                 f"mode {mode!r} cannot run on {device.name}",
-                hint=f"use one of {', '.join(RUNNABLE)}, or compile with mode='auto'",
+                hint=f"use one of {', '.join(runnable)}, or compile with mode='auto'",
             )
         self.program = program
         self.device = device
         self.mode = mode
         self.reason = reason
         self.regions: Regions = allocate_regions(device, program.plan, shared)
+        self._capture = None if capture is None else tuple(capture)
         self._observer = observer
         self._runners: dict[str, Runner] = {}
         self._reference_state: dict[str, Array] = {}
@@ -150,6 +155,7 @@ class Executable:
             self.regions.shared,
             mode=mode or self.mode,
             reason=self.reason if mode in (None, self.mode) else "",
+            capture=self._capture,
             observer=observer,
             reference_weights=self._reference_weights,
         )
@@ -165,14 +171,15 @@ class Executable:
         """The entry over the caller's buffers (numpy, torch CPU tensors or DLPack) and, with `arena`, the caller's activation memory.
 
         Raises `InputError` for a name that the entry does not have, `ShapeError`, `DTypeError` or `LayoutError` (strides, alignment, overlap) naming the
-        buffer, `CapacityError` for a short arena, and `ConfigError` for an unknown entry or in another mode than "planned".
+        buffer, `CapacityError` for a short arena, and `ConfigError` for an unknown entry or in a mode without planned addresses.
         """
-        if self.mode != "planned":
+        if self.mode not in ("planned", "captured"):
             raise ConfigError(
                 f"binding needs planned addresses, this executable runs in mode {self.mode}", hint='use mode="planned"'
             )
         plan = self.entries[self.entry(entry)]
         return BoundExecutable(
+            self.program.plan,
             plan,
             self.device,
             self.regions,
@@ -192,6 +199,21 @@ class Executable:
         """
         replace_weights(self.device, self.program.plan, self.regions.shared, self.program.source, tensors)
         self._reference_weights.renew()
+
+    def prewarm(self) -> None:
+        """Makes every entry ready: kernels compiled and loaded, the vendor's algorithms chosen, graphs captured and proven. Nothing runs.
+
+        A second call does nothing. What is bound to other memory (`bind`) and what is cloned is made ready anew. Raises what making a runner raises.
+        """
+        with Executable.exclusive(self):
+            for name in self.entries:
+                self.runner(name)
+
+    def captures(self, entry: str | None = None) -> list[CaptureReport]:
+        """What each captured graph of an entry was read back as, in order; empty in another mode. Captures it where it is not captured yet."""
+        with Executable.exclusive(self):
+            runner = self.runner(self.entry(entry))
+            return runner.steps.reports if isinstance(runner, CapturedRunner) else []
 
     def warm_up(self) -> None:
         """Runs every entry once on zeros, so that a first call finds its pages mapped, and puts the state back as it was: nothing can tell it happened.
@@ -245,16 +267,20 @@ class Executable:
         """The entry in this mode, made on first use."""
         runner = self._runners.get(name)
         if runner is None:
-            if self.mode in ("planned", "guarded"):
-                kind = PlannedRunner if self.mode == "planned" else GuardedRunner
-                graph, plan = self.program.graphs[name], self.entries[name]
-                runner = kind(graph, plan, self.device, self.regions, self._observer)
-            elif self.mode == "eager":
-                runner = EagerRunner(name, self.program, self.device, self.regions, self._observer)
-            else:
-                runner = ReferenceRunner(
-                    name, self.program, self._reference_state, self._reference_weights, self._observer
-                )
+            where = (self.program, name, self.device, self.regions, self._observer)
+            match self.mode:
+                case "planned":
+                    runner = PlannedRunner(*where)
+                case "guarded":
+                    runner = GuardedRunner(*where)
+                case "captured":
+                    runner = CapturedRunner(*where, self._capture)
+                case "eager":
+                    runner = EagerRunner(*where)
+                case _:
+                    runner = ReferenceRunner(
+                        self.program, name, self._reference_state, self._reference_weights, self._observer
+                    )
             self._runners[name] = runner
         return runner
 
@@ -323,8 +349,7 @@ def narrow_indices(name: str, array: Array) -> Array:
     return array.astype(np.int32)
 
 
-def load_program(
-    program: Program, device: Device, *, mode: str, reason: str = "", progress: Progress | None = None, kind: type[_E]
-) -> _E:
-    """Loads weights and constants and returns an executable of that kind in that mode."""
-    return kind(program, device, load_shared(device, program.plan, program.source, progress), mode=mode, reason=reason)
+def load_program(program: Program, route: Route, *, progress: Progress | None = None, kind: type[_E]) -> _E:
+    """Loads weights and constants on the route's device and returns an executable of that kind in its mode."""
+    shared = load_shared(route.device, program.plan, program.source, progress)
+    return kind(program, route.device, shared, mode=route.mode, reason=route.reason, capture=route.capture)

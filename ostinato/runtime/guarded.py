@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ostinato.ir.errors import BackendError
-from ostinato.ir.graph import Graph
 from ostinato.ir.interp import Observer
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan, slot_name, spelled
 from ostinato.runtime.device import Device, Window
+from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
 
@@ -97,9 +97,10 @@ class GuardedRunner(PlannedRunner):
     """An entry in the guarded mode. `run` raises `BackendError` for a step that changes bytes which are not its own: step, node, line, slot and byte."""
 
     def __init__(
-        self, graph: Graph, plan: EntryPlan, device: Device, regions: Regions, observer: Observer | None = None
+        self, program: Program, name: str, device: Device, regions: Regions, observer: Observer | None = None
     ) -> None:
-        super().__init__(graph, plan, device, regions, observer)
+        super().__init__(program, name, device, regions, observer)
+        plan = self.loaded.plan
         self._watched = {
             Region(regions.device, "arena"): _Watched(regions.arena.window(regions.stream), plan.stats.arena_bytes),
             Region(regions.device, "io"): _Watched(regions.window, plan.io_bytes),
@@ -110,14 +111,14 @@ class GuardedRunner(PlannedRunner):
             self._over.setdefault(tenant.last, []).append(tenant.place)
 
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
-        given = [binding.range for binding in self.plan.inputs]
+        given = [binding.range for binding in self.loaded.plan.inputs]
         for region, memory in self._watched.items():
             memory.empty([place for place in given if place.region == region])
-        for position, step in enumerate(self.plan.steps):
-            self.table.enqueue(position, 1)
+        for position, step in enumerate(self.loaded.plan.steps):
+            self.loaded.table.enqueue(position, 1)
             for memory in self._watched.values():
                 memory.fetch()
-            self.table.finish()
+            self.loaded.table.finish()
             for operand in step.operands:
                 if operand is not None and operand.writes and operand.range.region in self._watched:
                     self._watched[operand.range.region].accept(operand.range)
@@ -127,10 +128,10 @@ class GuardedRunner(PlannedRunner):
             self.observe(step)
             for place in self._over.get(position, ()):
                 self._watched[place.region].forget(place)
-        return {name: self._outputs[name][0] for name in outputs}
+        return {name: self.loaded.exchange.outputs[name] for name in outputs}
 
     def _trespass(self, position: int, region: Region, at: int, count: int) -> BackendError:
-        step = self.plan.steps[position]
+        step = self.loaded.plan.steps[position]
         node = self.graph.producers.get(step.node)
         line = f" at {node.location}" if node is not None and node.location is not None else ""
         what = f"{count} bytes that are" if count > 1 else "a byte that is"
@@ -148,7 +149,7 @@ class GuardedRunner(PlannedRunner):
         for tenant in here:
             if tenant.first <= position <= tenant.last and tenant.place.offset <= at < tenant.place.end:
                 return f"byte {at - tenant.place.offset} of {tenant.name}"
-        step = self.plan.steps[position]
+        step = self.loaded.plan.steps[position]
         own = [
             _Tenant(_name(step, operand.value), operand.range, position, position)
             for operand in step.operands

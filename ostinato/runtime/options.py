@@ -3,47 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ostinato.ir.checks import integer, integers
 from ostinato.ir.errors import ConfigError, NotYetAvailable
+from ostinato.runtime.device import Device
 
 __all__ = [
     "DEFAULT_CONTEXT",
     "DEFAULT_TOKENS",
     "MODES",
-    "RUNNABLE",
+    "Route",
     "bucket_entries",
     "bucket_sizes",
     "check_progress",
     "context_length",
-    "resolve_mode",
+    "settle_route",
 ]
 
 MODES = ("reference", "eager", "planned", "guarded", "captured")
-RUNNABLE = ("reference", "eager", "planned", "guarded")
-"""The modes that an executable of this version runs in; the others are settled before it is made."""
 DEFAULT_TOKENS = (128, 512)
 DEFAULT_CONTEXT = 2048
 
 
-def resolve_mode(mode: str, on_fallback: str) -> tuple[str, str]:
-    """The mode that will run and why it is not the one asked for.
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where and how a program will run, settled before it is lowered: the rows are the device's.
 
-    Raises `ConfigError` for an unknown word, `NotYetAvailable` for a mode that the device lacks when `on_fallback` is "raise".
+    `reason` says why the mode is not the one asked for, and is empty otherwise. `capture` are the patterns of what is captured in mode "captured" (see
+    `captured.py`), None for every step.
+    """
+
+    device: Device
+    mode: str
+    reason: str = ""
+    capture: tuple[str, ...] | None = None
+
+
+def settle_route(device: Device, mode: str, on_fallback: str = "report", capture: Sequence[str] | None = None) -> Route:
+    """The route for what was asked.
+
+    Raises `ConfigError` for an unknown word and for patterns that are no texts or of no use to the mode, `NotYetAvailable` for a mode that the device lacks
+    when `on_fallback` is "raise".
     """
     if on_fallback not in ("report", "raise"):
         raise ConfigError(f"on_fallback={on_fallback!r} is unknown", hint='use "report" or "raise"')
-    if mode == "auto":
-        return "planned", "auto: planned is the fastest mode of the host device"
-    if mode not in MODES:
+    if mode != "auto" and mode not in MODES:
         raise ConfigError(f"mode {mode!r} is unknown", hint=f"use auto or one of {', '.join(MODES)}")
-    if mode == "captured":
-        reason = "captured needs a GPU and the HIP backend; the host device replays a step table instead"
+    patterns = _patterns(capture)
+    if patterns is not None and mode not in ("auto", "captured"):
+        raise ConfigError(
+            f"capture={list(patterns)} names what is captured, the mode is {mode}", hint='use mode="captured"'
+        )
+    if mode == "auto":
+        chosen = "captured" if device.captures else "planned"
+        return Route(device, chosen, f"auto: {chosen} is the fastest mode of {device.name}", patterns)
+    if mode == "captured" and not device.captures:
+        reason = f"captured needs a GPU; {device.name} replays a step table instead"
         if on_fallback == "raise":
-            raise NotYetAvailable(reason, hint='use mode="planned"')
-        return "planned", reason
-    return mode, ""
+            raise NotYetAvailable(reason, hint='use mode="planned", or device="hip"')
+        return Route(device, "planned", reason)
+    return Route(device, mode, "", patterns)
+
+
+def _patterns(capture: Any) -> tuple[str, ...] | None:
+    if capture is None:
+        return None
+    listed = isinstance(capture, Sequence) and not isinstance(capture, str)
+    if not listed or not capture or not all(isinstance(item, str) and item for item in capture):
+        raise ConfigError(
+            f"capture is {capture!r}", hint='give a list of patterns like ["layers.0", "ffn"], or leave it out'
+        )
+    return tuple(capture)
 
 
 def bucket_sizes(buckets: Any, limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -16,6 +16,7 @@ from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.step import ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
+from ostinato.runtime.capture_memory import PlacedMemory
 from ostinato.runtime.device import Buffer, Device, DeviceStream, ResolvedStep, Window
 
 __all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device"]
@@ -121,6 +122,14 @@ class Regions:
             if bound.contains(place):
                 return address + place.offset - bound.offset, place.size
         return self.base(place.region) + place.offset, place.size
+
+    @property
+    def placed(self) -> PlacedMemory:
+        """Where all of it lies, for who compares a captured graph with the plan."""
+        own = {"weights": self.shared.weights, "constants": self.shared.constants, "state": self.state, "io": self.io}
+        found = [(Region(self.device, kind), buffer.address, buffer.nbytes) for kind, buffer in own.items()]
+        arena = Region(self.device, "arena")
+        return PlacedMemory((*found, (arena, self.base(arena), self.arena.nbytes)), self.bound)
 
     def view(self, binding: Binding) -> Array:
         """A writable array over the host's bytes of an input or output."""

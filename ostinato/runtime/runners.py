@@ -21,8 +21,8 @@ from ostinato.ir.step import WORKSPACE, Step
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
-from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Buffer, Device, KernelCall, Launch, Window
+from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.weights import logical_weight
@@ -44,39 +44,33 @@ class Runner(abc.ABC):
 class PlannedRunner(Runner):
     """The native step table over stable addresses: one native call a run, or one a step where an observer is to see every result.
 
-    All inputs go to the device in one copy where they lie together, and only the outputs that are asked for come back.
+    Only the outputs that are asked for come back from a device.
     """
 
     def __init__(
-        self, graph: Graph, plan: EntryPlan, device: Device, regions: Regions, observer: Observer | None = None
+        self, program: Program, name: str, device: Device, regions: Regions, observer: Observer | None = None
     ) -> None:
-        self.graph, self.plan = graph, plan
-        self.table = device.make_table([regions.resolve(step) for step in plan.steps], regions.stream)
-        self.inputs = {binding.name: regions.view(binding) for binding in plan.inputs}
-        self._outputs = {binding.name: (regions.view(binding), binding.range) for binding in plan.outputs}
-        self._given = _together(plan)
-        self._window = regions.window
+        self.graph = program.graphs[name]
+        self.loaded = LoadedSteps(program.plan.entries[name], device, regions)
+        self.inputs = self.loaded.exchange.inputs
         self._observer = observer
         self._memory = {"arena": regions.arena, "io": regions.io}
 
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
-        for first, stop in self._given:
-            self._window.upload(first, stop)
+        self.loaded.exchange.give()
         if self._observer is None:
             self.enqueue()
         else:
-            for position, step in enumerate(self.plan.steps):
-                self.table.run(position, 1)
+            for position, step in enumerate(self.loaded.plan.steps):
+                self.loaded.table.run(position, 1)
                 self.observe(step)
-        for name in outputs:
-            place = self._outputs[name][1]
-            self._window.download(place.offset, place.end)
-        self.table.finish()
-        return {name: self._outputs[name][0] for name in outputs}
+        found = self.loaded.exchange.take(outputs)
+        self.loaded.table.finish()
+        return found
 
     def enqueue(self) -> None:
         """Submits all steps."""
-        self.table.enqueue()
+        self.loaded.table.enqueue()
 
     def observe(self, step: Step) -> None:
         """Shows the observer what a step has made, before a later one may take the bytes."""
@@ -97,7 +91,7 @@ class EagerRunner(Runner):
     """Node by node, no arena: each storage is allocated when it is made and freed after its last reader."""
 
     def __init__(
-        self, name: str, program: Program, device: Device, regions: Regions, observer: Observer | None = None
+        self, program: Program, name: str, device: Device, regions: Regions, observer: Observer | None = None
     ) -> None:
         self._graph = program.graphs[name]
         self._device = device
@@ -217,8 +211,8 @@ class ReferenceRunner(Runner):
 
     def __init__(
         self,
-        name: str,
         program: Program,
+        name: str,
         state: dict[str, Array],
         weights: ReferenceWeights,
         observer: Observer | None = None,
@@ -260,19 +254,6 @@ def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tu
 
 def _kernel_call(node: Node, call: NodeCall) -> KernelCall:
     return KernelCall(node.name, call.kernel, call.params, len(call.operands), launch=call.launch)
-
-
-def _together(plan: EntryPlan) -> list[tuple[int, int]]:
-    """Ranges of `io` that hold all inputs, as few as there are with no output in them."""
-    outputs = [binding.range for binding in plan.outputs]
-    found: list[tuple[int, int]] = []
-    for place in sorted((binding.range for binding in plan.inputs), key=lambda place: place.offset):
-        first = found[-1][0] if found else place.offset
-        if found and not any(first < output.end and output.offset < place.end for output in outputs):
-            found[-1] = (first, place.end)
-        else:
-            found.append((place.offset, place.end))
-    return found
 
 
 def _span(tensor: TensorType, view: StorageView) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ostinato.backend_hip.target import host_target
 from ostinato.compiler import (
     Traced,
     compile_encoder,
@@ -109,15 +110,15 @@ def plan_buckets(
     if model.family.encoder is not None:
         refuse_decoder_options(model, "last", context)
         traced = trace(model, "embed", precision=precision)
-        entries = bucket_entries("embed", buckets["B"], buckets["T"])
+        entries = traced.at(bucket_entries("embed", buckets["B"], buckets["T"]))
     else:
         cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
         traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
-        entries = bucket_entries("step", buckets["B"], buckets["T"])
+        entries = traced.at(bucket_entries("step", buckets["B"], buckets["T"]))
     settings = plan_settings(memory_limit)
     if saved is None:
-        return plan_text_program(traced, entries, settings=settings)
-    return load_text_plan(saved, traced, entries, settings=settings)
+        return plan_text_program(entries, host_target(), settings=settings)
+    return load_text_plan(saved, entries, host_target(), settings=settings)
 
 
 def precision_of(program: Program) -> str:

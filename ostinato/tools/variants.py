@@ -16,13 +16,13 @@ from ostinato.planner.order import Scheduled
 from ostinato.planner.program import build_program
 from ostinato.planner.settings import DEFAULT_SETTINGS, GUARD_BYTES, PlanSettings
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.options import RUNNABLE
+from ostinato.runtime.options import MODES
 from ostinato.runtime.program import Program
 
 __all__ = ["VARIANTS", "in_variant"]
 
 _NO_REUSE = "no-reuse"
-VARIANTS = (*RUNNABLE, _NO_REUSE)
+VARIANTS = (*MODES, _NO_REUSE)
 
 
 def in_variant(executable: Executable, variant: str, observer: Observer | None = None) -> Executable:

@@ -31,6 +31,7 @@ from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.executable import Executable, load_program
+from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
 from tests.fuzz.random_graphs import Case, counted_case, random_case
 
@@ -49,7 +50,7 @@ def compiled(case: Case, options: PipelineOptions, *, in_place: bool = True) -> 
         {"main": (graph, plan_entry(graph, target, name="main", settings=PlanSettings(in_place=in_place)))}
     )
     check_program(plan, {"main": graph}, target)
-    return load_program(Program(plan, {"main": graph}, target, case.source), DEVICE, mode="planned", kind=Executable)
+    return load_program(Program(plan, {"main": graph}, target, case.source), Route(DEVICE, "planned"), kind=Executable)
 
 
 def reference(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:

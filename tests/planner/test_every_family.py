@@ -17,6 +17,7 @@ from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.types import Array
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.executable import Executable, load_program
+from ostinato.runtime.options import Route
 from ostinato.tools.observe import bits_equal
 from tests.frontend.small_families import SMALL_DECODERS, small_model
 
@@ -43,10 +44,10 @@ def variants(model: ost.Model, precision: str) -> Iterator[tuple[str, Any]]:
                 model, buckets={"B": [3], "T": [8]}, device=one, precision=precision, **options
             )
         yield name, executable
-        yield name, load_program(executable.program, two, mode=executable.mode, kind=type(executable))
+        yield name, load_program(executable.program, Route(two, executable.mode), kind=type(executable))
         if name == "planned":
             yield "eager", executable.clone("eager")
-            yield "eager", load_program(executable.program, two, mode="eager", kind=type(executable))
+            yield "eager", load_program(executable.program, Route(two, "eager"), kind=type(executable))
 
 
 def decoded(executable: ost.TextExecutable, tokens: Array) -> list[Array]:

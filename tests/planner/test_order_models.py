@@ -10,10 +10,13 @@ import pytest
 import ostinato as ost
 from benchmarks.planner.models import lowered_model
 from ostinato.backend_hip.device import HostDevice
-from ostinato.compiler import load_text_program, plan_text_program, trace
+from ostinato.backend_hip.target import host_target
+from ostinato.compiler import plan_text_program, trace
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.batch import Piece, pack
+from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.options import Route
 from tests.frontend.small_families import SMALL_DECODERS, small_model
 
 BUCKETS = {"decode": {"N": 1, "R": 1}, "prefill": {"N": 16, "R": 1}}
@@ -29,10 +32,10 @@ def test_the_searched_order_gives_the_same_bits(family: str, tmp_path: Path, rng
     arenas: list[list[int]] = []
     logits: list[bytes] = []
     for order in ("program", "search"):
-        program = plan_text_program(traced, BUCKETS, settings=PlanSettings(order=order))
+        program = plan_text_program(traced.at(BUCKETS), host_target(), settings=PlanSettings(order=order))
         arenas.append([plan.stats.arena_bytes for plan in program.plan.entries.values()])
         device = HostDevice(threads=1)
-        executable = load_text_program(program, device, "planned", 1, "auto", "raise", None, TextExecutable)
+        executable = load_program(program, Route(device, "planned"), kind=TextExecutable)
         found = b""
         for piece in (Piece(0, tokens[:11], 0, True), Piece(0, tokens[11:], 11, True)):
             plan = executable.bucket(len(piece.tokens), 1)

@@ -61,7 +61,7 @@ def of_steps(model: str, threads: int) -> Iterator[str]:
         executable.run(plan.name, {**inputs, **sampling_inputs(plan, requests)})
         runner = executable.runner(plan.name)
         assert isinstance(runner, PlannedRunner)
-        run = runner.table.run
+        run = runner.loaded.table.run
         excess = counted(lambda: run(0, -1)) - counted(lambda: run(0, 0))  # noqa: B023 - called at once
         yield f"tokens {tokens} steps {len(plan.steps)} calls 1 allocations {round(excess / REPEATS)}"
 
@@ -75,7 +75,7 @@ def of_texts(model: str, threads: int) -> Iterator[str]:
         executable.run(plan.name, inputs)
         runner = executable.runner(plan.name)
         assert isinstance(runner, PlannedRunner)
-        run = runner.table.run
+        run = runner.loaded.table.run
         excess = counted(lambda: run(0, -1)) - counted(lambda: run(0, 0))  # noqa: B023 - called at once
         yield f"texts {texts} steps {len(plan.steps)} calls 1 allocations {round(excess / REPEATS)}"
 

@@ -30,6 +30,7 @@ from ostinato.planner.program import build_program
 from ostinato.planner.settings import GUARD_BYTES, PlanSettings
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.guarded import pattern
+from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
 from tests.runtime.test_plain_graphs import NoWeights
 
@@ -107,7 +108,7 @@ def planned(settings: PlanSettings = GUARDED, change: Callable[[EntryPlan], Entr
 def load(program: Program, mode: str = "guarded", fault: Fault | None = None) -> Executable:
     device = FaultyDevice(threads=1)
     device.fault = fault
-    return load_program(program, device, mode=mode, kind=Executable)
+    return load_program(program, Route(device, mode), kind=Executable)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from ostinato.planner.plan import ProgramPlan, RegionSize
 from ostinato.planner.program import build_program
 from ostinato.planner.saved import program_from_json, program_to_json
 from ostinato.runtime.executable import Executable, load_program
+from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import SharedRegions, allocate_regions
 from ostinato.runtime.weights import load_shared, logical_weight
@@ -69,7 +70,7 @@ def program(source: OneMatrix, transform: str = "none", target: Target | None = 
 
 
 def load(made: Program, mode: str = "planned") -> Executable:
-    return load_program(made, HostDevice(threads=1), mode=mode, kind=Executable)
+    return load_program(made, Route(HostDevice(threads=1), mode), kind=Executable)
 
 
 def matrix(rng: np.random.Generator) -> Array:

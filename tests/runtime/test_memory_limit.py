@@ -27,6 +27,7 @@ from ostinato.planner.recompute.fit import fit_entry
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import WeightSource
 from ostinato.runtime.executable import Executable, load_program
+from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
 from tests.frontend.make_encoders import write_encoder
 from tests.fuzz.growth import MemorySource
@@ -71,7 +72,7 @@ def load(graph: Graph, source: WeightSource, limit: int | None, order: str = "se
     graphs, originals = {"main": planned}, {"main": lowered}
     check_program(program, graphs, target, sources=originals)
     loaded = Program(program, graphs, target, source, originals)
-    return load_program(loaded, DEVICE, mode="planned", kind=Executable), plan
+    return load_program(loaded, Route(DEVICE, "planned"), kind=Executable), plan
 
 
 def results(executable: Executable, inputs: Mapping[str, Array]) -> dict[str, dict[str, bytes]]:

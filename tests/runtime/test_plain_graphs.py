@@ -17,6 +17,7 @@ from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
 from ostinato.runtime.executable import Executable, load_program
+from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
 
 
@@ -47,7 +48,9 @@ def load(graphs: Mapping[str, Graph], mode: str) -> Executable:
     lowered = {name: run_pipeline(graph, target).graph for name, graph in graphs.items()}
     plan = build_program({name: (graph, plan_entry(graph, target, name=name)) for name, graph in lowered.items()})
     check_program(plan, lowered, target)
-    return load_program(Program(plan, lowered, target, NoWeights()), HostDevice(threads=1), mode=mode, kind=Executable)
+    return load_program(
+        Program(plan, lowered, target, NoWeights()), Route(HostDevice(threads=1), mode), kind=Executable
+    )
 
 
 def pass_through() -> Graph:

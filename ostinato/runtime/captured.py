@@ -1,0 +1,150 @@
+"""The captured mode: planned steps recorded once as graphs of the device and replayed as they are.
+
+All steps of an entry become one graph, or those that patterns name: then runs of named steps are graphs, and the steps between them are submitted one by one,
+in the same order of work. Every graph is read back and compared with the plan before it first runs (`conformance.py`): what is replayed is what was proven.
+
+A pattern is matched against the names of nodes part by part: "ffn" is every node with a part of that name, "layers.3" every node of that layer, "layers.*.attn"
+the attention of every layer. Parts may have wildcards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from time import perf_counter
+
+from ostinato.ir.errors import ConfigError
+from ostinato.ir.interp import Observer
+from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.runtime.conformance import CaptureReport, TableFacts, examine_capture
+from ostinato.runtime.device import Device
+from ostinato.runtime.device import Graph as CapturedGraph
+from ostinato.runtime.loaded import LoadedSteps
+from ostinato.runtime.program import Program
+from ostinato.runtime.regions import Regions
+from ostinato.runtime.runners import PlannedRunner
+
+__all__ = ["CapturedRunner", "CapturedSteps", "Segment", "named_ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps [first, first + count) of a table: one replay of a graph, or where there is none a submission of each. `seconds` is what capturing took."""
+
+    first: int
+    count: int
+    graph: CapturedGraph | None = None
+    report: CaptureReport | None = None
+    seconds: float = 0.0
+
+
+class CapturedSteps:
+    """The loaded steps of an entry, all or those of some ranges (first, count) captured and proven to be the plan's.
+
+    Raises `PlanError` for a graph that is not the plan.
+    """
+
+    def __init__(
+        self, program: ProgramPlan, loaded: LoadedSteps, regions: Regions, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        self._table = loaded.table
+        self._program, self._loaded, self._memory = program, loaded, regions.placed
+        self.segments = tuple(self._segments(ranges))
+
+    def enqueue(self) -> None:
+        """Submits all steps once."""
+        for segment in self.segments:
+            if segment.graph is None:
+                self._table.enqueue(segment.first, segment.count)
+            else:
+                segment.graph.enqueue()
+
+    @property
+    def reports(self) -> list[CaptureReport]:
+        """What each graph is, in order."""
+        return [segment.report for segment in self.segments if segment.report is not None]
+
+    def _segments(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Segment]:
+        done, steps = 0, len(self._loaded.plan.steps)
+        for first, count in ranges:
+            if done < first:
+                yield Segment(done, first - done)
+            yield self._captured(first, count)
+            done = first + count
+        if done < steps:
+            yield Segment(done, steps - done)
+
+    def _captured(self, first: int, count: int) -> Segment:
+        begin = perf_counter()
+        graph = self._table.capture(first, count)
+        seconds = perf_counter() - begin
+        report = examine_capture(
+            self._program,
+            self._loaded.plan,
+            self._memory,
+            self._loaded.resolved,
+            TableFacts(graph.status, graph.functions, graph.node_counts),
+            graph.nodes,
+            graph.edges,
+            first=first,
+            count=count,
+        )
+        report.check()
+        return Segment(first, count, graph, report, seconds)
+
+
+class CapturedRunner(PlannedRunner):
+    """An entry whose steps are captured when the runner is made."""
+
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        device: Device,
+        regions: Regions,
+        observer: Observer | None = None,
+        patterns: Sequence[str] | None = None,
+    ) -> None:
+        if observer is not None:
+            raise ConfigError("a replay shows nothing of what happens within it", hint='observe mode="planned"')
+        super().__init__(program, name, device, regions)
+        self.steps = CapturedSteps(program.plan, self.loaded, regions, named_ranges(self.loaded.plan, patterns))
+
+    def enqueue(self) -> None:
+        self.steps.enqueue()
+
+
+def named_ranges(plan: EntryPlan, patterns: Sequence[str] | None) -> list[tuple[int, int]]:
+    """Ranges (first, count) of steps whose nodes any of the patterns names, as long as they get; all steps for None.
+
+    Raises `ConfigError` for a pattern that names no step.
+    """
+    if patterns is None:
+        return [(0, len(plan.steps))] if plan.steps else []
+    names = [step.node for step in plan.steps]
+    for pattern in patterns:
+        if not any(_names(pattern, name) for name in names):
+            raise ConfigError(
+                f"capture={pattern!r} names no step",
+                node=plan.name,
+                hint=f'patterns match parts of node names, like "layers.0" or "ffn" of {names[len(names) // 2]!r}',
+            )
+    found: list[tuple[int, int]] = []
+    for position, name in enumerate(names):
+        if any(_names(pattern, name) for pattern in patterns):
+            first, count = found[-1] if found else (position, 0)
+            if first + count == position and found:
+                found[-1] = (first, count + 1)
+            else:
+                found.append((position, 1))
+    return found
+
+
+def _names(pattern: str, node: str) -> bool:
+    """Whether consecutive parts of a node's name match all parts of the pattern."""
+    wanted, parts = pattern.split("."), node.split(".")
+    return any(
+        all(fnmatchcase(part, glob) for part, glob in zip(parts[start:], wanted, strict=False))
+        for start in range(len(parts) - len(wanted) + 1)
+    )

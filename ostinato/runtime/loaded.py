@@ -1,0 +1,23 @@
+"""The steps of an entry on a device: resolved to addresses, loaded as a step table, with what goes between host and device in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ostinato.ir.step import ByteRange
+from ostinato.planner.plan import EntryPlan
+from ostinato.runtime.device import Device
+from ostinato.runtime.exchange import Exchange
+from ostinato.runtime.regions import Regions
+
+__all__ = ["LoadedSteps"]
+
+
+class LoadedSteps:
+    """A plan over regions; the inputs and outputs whose planned ranges are `taken` lie in the caller's memory. Raises what `Device.make_table` raises."""
+
+    def __init__(self, plan: EntryPlan, device: Device, regions: Regions, taken: Collection[ByteRange] = ()) -> None:
+        self.plan = plan
+        self.resolved = tuple(regions.resolve(step) for step in plan.steps)
+        self.table = device.make_table(self.resolved, regions.stream)
+        self.exchange = Exchange(plan, regions, taken)
