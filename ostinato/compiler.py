@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ostinato.backend_hip.device import open_named
+from ostinato.backend_hip.open import open_named
 from ostinato.backend_hip.target import host_target
 from ostinato.frontend.embed import trace_embed
 from ostinato.frontend.model import CacheShape, Model, load, trace_decode, trace_forward, trace_step
@@ -42,6 +42,7 @@ from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
 __all__ = [
+    "Entries",
     "Lowered",
     "Planned",
     "Traced",

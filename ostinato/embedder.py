@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import open_device, open_model, plan_settings, plan_text_program, trace
+from ostinato.compiler import Entries, open_device, open_model, plan_settings, plan_text_program, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -21,11 +21,17 @@ from ostinato.runtime.executable import load_program
 from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.weights import Progress
 
-__all__ = ["Embedder"]
+__all__ = ["Embedder", "encoder_entries"]
 
 STEP_TOKENS = 512
 """Tokens of one step, where the longest text has no more: enough to read the weights seldom, few enough for the activations to stay in the cache."""
 STEP_TEXTS = 256
+
+
+def encoder_entries(model: Model, longest: int, precision: str = "auto") -> Entries:
+    """The graph that an `Embedder` of texts of up to `longest` tokens plans."""
+    traced = trace(model, "embed", precision=precision)
+    return traced.at({"embed": {"N": max(STEP_TOKENS, longest), "R": STEP_TEXTS}})
 
 
 class Embedder:
@@ -62,10 +68,9 @@ class Embedder:
         self.max_seq_length = own if max_seq_length is None else integer(max_seq_length, "max_seq_length", low=1)
         if self.max_seq_length > positions:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
-        traced = trace(self.model, "embed", precision=precision)
-        dims = {"N": max(STEP_TOKENS, self.max_seq_length), "R": STEP_TEXTS}
+        entries = encoder_entries(self.model, self.max_seq_length, precision)
         settings = plan_settings(memory_limit, reuse, mode)
-        program = plan_text_program(traced.at({"embed": dims}), route.device.target, settings=settings)
+        program = plan_text_program(entries, route.device.target, settings=settings)
         self.executable = load_program(program, route, progress=progress, kind=EmbedExecutable)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import open_device, open_model, plan_settings, plan_text_program, positions_of, trace
+from ostinato.compiler import Entries, open_device, open_model, plan_settings, plan_text_program, positions_of, trace
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -29,12 +29,24 @@ from ostinato.runtime.request import Request, TokenEvent
 from ostinato.runtime.sampling import DefaultInt, SamplingParams
 from ostinato.runtime.weights import Progress
 
-__all__ = ["LLM", "recommended"]
+__all__ = ["LLM", "decoder_entries", "recommended"]
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 PREFILL_TOKENS = 512
 """Tokens of one prefill step; longer prompts are cut into chunks of this size."""
+
+
+def decoder_entries(model: Model, sequences: int, context: int, precision: str = "auto") -> Entries:
+    """The graphs that an `LLM` of so many sequences of so many positions plans: a prefill step and a decode step."""
+    cache = CacheShape(sequences, context, 1)
+    prefill = trace(model, "step", cache=cache, precision=precision, sampling=True)
+    decode = trace(model, "decode", cache=cache, precision=precision)
+    tokens = min(PREFILL_TOKENS, context * sequences)
+    return {
+        **prefill.at({f"prefill[N={tokens},R={sequences}]": {"N": tokens, "R": sequences}}),
+        **decode.at({f"decode[R={sequences}]": {"R": sequences}}),
+    }
 
 
 class LLM:
@@ -71,14 +83,7 @@ class LLM:
         check_progress(progress)
         self.model = open_model(model)
         self.context = positions_of(self.model, context)
-        cache = CacheShape(max_num_seqs, self.context, 1)
-        prefill = trace(self.model, "step", cache=cache, precision=precision, sampling=True)
-        decode = trace(self.model, "decode", cache=cache, precision=precision)
-        tokens = min(PREFILL_TOKENS, self.context * max_num_seqs)
-        entries = {
-            **prefill.at({f"prefill[N={tokens},R={max_num_seqs}]": {"N": tokens, "R": max_num_seqs}}),
-            **decode.at({f"decode[R={max_num_seqs}]": {"R": max_num_seqs}}),
-        }
+        entries = decoder_entries(self.model, max_num_seqs, self.context, precision)
         settings = plan_settings(memory_limit, reuse, mode)
         program = plan_text_program(entries, route.device.target, settings=settings)
         self.executable = load_program(program, route, progress=progress, kind=TextExecutable)

@@ -44,7 +44,7 @@ def dtype_numbers() -> dict[str, int]: ...
 def kernel_names() -> dict[str, tuple[int, int, int]]: ...
 
 # The GPU: native/gpu/bind_device.cpp and bind_memory.cpp. These raise the public errors of ostinato.ir.errors: ConfigError for a wrong argument,
-# LifecycleError for the right call at the wrong time, CapacityError for no room, DeviceUnavailable for what is not there, BackendError otherwise.
+# LifecycleError for the right call at the wrong time, CapacityError for no room, BoundsError for an index out of range, DeviceUnavailable for what is not there, BackendError otherwise.
 # A device that is None is the CPU; a stream that is None is the device's default stream, or the one that the thread's routing says.
 
 _Triple: TypeAlias = tuple[int, int, int]
@@ -141,6 +141,8 @@ class GpuDevice:
     @property
     def counters(self) -> AllocationCounters: ...
     @property
+    def launches(self) -> int: ...
+    @property
     def pool_banned(self) -> bool: ...
     pool_enabled: bool
     pool_capacity: int
@@ -223,6 +225,77 @@ class GemmProblem:
         batches: int = 1,
         strides: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None: ...
+
+class GpuStep:
+    @property
+    def node(self) -> str: ...
+    @staticmethod
+    def launch(
+        node: str,
+        function: GpuFunction,
+        grid: _Triple,
+        block: _Triple,
+        shared_bytes: int,
+        operands: Sequence[int],
+        params: Sequence[int | float],
+    ) -> GpuStep: ...
+    @staticmethod
+    def gemm(
+        node: str,
+        problem: GemmProblem,
+        choice: GemmChoice,
+        a: int,
+        b: int,
+        c: int,
+        d: int,
+        bias: int = 0,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        workspace: int = 0,
+        workspace_bytes: int = 0,
+    ) -> GpuStep: ...
+    @staticmethod
+    def copy(node: str, to: int, source: int, bytes: int) -> GpuStep: ...
+    @staticmethod
+    def fill(node: str, to: int, value: int, bytes: int) -> GpuStep: ...
+
+class GpuTable:
+    def __init__(self, device: GpuDevice, stream: Stream | None, steps: Iterable[GpuStep]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def status_address(self) -> int: ...
+    def enqueue(self, first: int = 0, count: int = -1) -> None: ...
+    def finish(self) -> None: ...
+
+class GpuLaunch:
+    def __init__(
+        self,
+        device: GpuDevice,
+        function: GpuFunction,
+        grid: _Triple,
+        block: _Triple,
+        shared_bytes: int,
+        operands: int,
+        params: Sequence[int | float],
+        number: int,
+    ) -> None: ...
+    def run(self, operands: tuple[_Operand, ...], status: StatusBlock, stream: Stream | None = None) -> None: ...
+
+STATUS_BYTES: int
+
+class StatusBlock:
+    def __init__(self, device: GpuDevice, stream: Stream | None) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def take(self) -> int: ...
+
+class PinnedMemory:
+    def __init__(self, device: GpuDevice, bytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def release(self) -> None: ...
 
 class CapturedNode:
     @property
@@ -337,9 +410,12 @@ def copy_async(
 def fill_async(to: int, device: GpuDevice | None, value: int, bytes: int, stream: Stream | None = None) -> None: ...
 def warm_vendor(device: GpuDevice) -> None: ...
 def vendor_is_warm(device: GpuDevice) -> bool: ...
+def vendor_version(device: GpuDevice) -> int: ...
 def gemm_choices(
     device: GpuDevice, problem: GemmProblem, workspace_limit: int, wanted: int = 8
 ) -> list[GemmChoice]: ...
+def gemm_accepts(device: GpuDevice, problem: GemmProblem, choice: GemmChoice, workspace_limit: int) -> bool: ...
+def gemm_is_warm(device: GpuDevice, problem: GemmProblem, choice: GemmChoice) -> bool: ...
 def gemm(
     device: GpuDevice,
     problem: GemmProblem,

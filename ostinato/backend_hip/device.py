@@ -32,7 +32,7 @@ from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable", "NativeStep", "open_named"]
+__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable", "NativeStep"]
 
 _MAX_THREADS = 1024
 _MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
@@ -158,14 +158,42 @@ class HostBuffer:
     def download(self, first: int, stop: int) -> None:
         """Nothing, as for `upload`."""
 
+    def ring(self, first: int, stop: int, slots: int) -> HostRing:
+        """So many copies of bytes [first, stop)."""
+        return HostRing(self.view(np.uint8, (stop - first,), first), slots)
+
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
             "device memory cannot be copied or pickled", hint="use exe.clone(), or compile again in the other process"
         )
 
+    @property
+    def freed(self) -> bool:
+        """Whether `free` was called."""
+        return not self._release.alive
+
     def free(self) -> None:
         """Gives the memory back now; views of it must not be used any more. A second call does nothing."""
         self._release()
+
+
+class HostRing:
+    """Copies of the same bytes at different times, each made when it is asked for."""
+
+    def __init__(self, source: Array, slots: int) -> None:
+        self._source = source
+        self._slots = [np.empty_like(source) for _ in range(slots)]
+
+    def fetch(self, slot: int) -> None:
+        """Copies the bytes to a slot."""
+        self._slots[slot][:] = self._source
+
+    def wait(self, slot: int) -> None:
+        """Nothing: the copy was done when `fetch` returned."""
+
+    def view(self, slot: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """An array over a slot."""
+        return self._slots[slot].view(dtype).reshape(shape)
 
 
 class HostTable:
@@ -213,11 +241,12 @@ class HostLaunch:
         self._launch = launch
         self._node = node
 
-    def run(self, operands: tuple[tuple[int, int], ...]) -> None:
+    def run(self, operands: tuple[tuple[int, int], ...], stream: object = None) -> None:
         """One native call, without the GIL, that allocates nothing. Operands are (address, bytes), (0, 0) where an optional one is absent.
 
         Raises `BoundsError` when an index in device memory was out of range, `BackendError` for operands that the kernel cannot work with.
         """
+        del stream
         try:
             self._launch.run(operands)
         except _native.NativeError as error:
@@ -354,18 +383,6 @@ class HostDevice:
 
     def _run_once(self, call: PackCall) -> None:
         self._launch(call.kernel, call.kernel, call.params).run(call.operands)
-
-
-def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice:
-    """Opens a device by name: "auto" and "cpu" are the host.
-
-    Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for any other name and for threads or an isa that cannot be had.
-    """
-    if name in ("auto", "cpu"):
-        return HostDevice(threads=threads, isa=isa)
-    if name.partition(":")[0] == "hip":
-        raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
-    raise ConfigError(f"device {name!r} is unknown", hint='use "auto", "cpu" or "hip"')
 
 
 def _unopened(error: _native.NativeError) -> OstinatoError:

@@ -6,7 +6,7 @@ points have C names (`rms_norm_f32_bf16`) and take, in this order:
 
 - a pointer for each operand of the implementation row, null where an optional one is absent;
 - the row's parameters: an int as 64-bit integer, a float as double, so that nothing is rounded on the way;
-- a pointer to the status word and the number of the step as 32-bit unsigned integers.
+- a pointer to the status word, behind which tickets lie, and the number of the step as 32-bit unsigned integers.
 
 The same text goes to NVRTC, hipRTC, clang and, under the emulator, a C++ compiler. Nothing is compiled here, and no device is known here.
 """
@@ -25,9 +25,11 @@ from ostinato.ir.step import Launch
 
 __all__ = [
     "COMPILE_OPTIONS",
+    "STATUS_BYTES",
     "Instance",
     "KernelName",
     "assemble",
+    "compile_options",
     "expanded",
     "instance_of",
     "kernel_files",
@@ -45,6 +47,11 @@ COMPILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "emulator": ("-std=c++17", "-ffp-contract=off"),
 }
 """What each compiler must be told beside the architecture. Products and sums are contracted nowhere: kernels say fma() where they mean it."""
+
+_COMPILERS = {"amd": ("hiprtc", "--offload-arch="), "nvidia": ("nvrtc", "--gpu-architecture=")}
+
+STATUS_BYTES = 4096
+"""The status word and the tickets behind it (`TICKETS` in kernels/device.h): zeros before a table's first run."""
 
 _NAME = re.compile(r"(?P<file>[a-z0-9_]+/[a-z0-9_]+):(?P<function>[a-z0-9_]+)(?:<(?P<arguments>[a-z0-9_,]+)>)?")
 _INCLUDE = re.compile(r'^#include "([a-z0-9_./]+)"$', re.MULTILINE)
@@ -114,6 +121,12 @@ def instance_of(kernel: str, operands: int, params: Sequence[int | float], launc
     """The entry point for a launch of `kernel` with so many operands and these parameters. Raises `BackendError` for a name that is none of a device."""
     letters = "".join("d" if isinstance(param, float) else "i" for param in params)
     return Instance(KernelName.parse(kernel), operands, letters, launch.threads)
+
+
+def compile_options(platform: str, architecture: str) -> tuple[str, ...]:
+    """What the run-time compiler of a platform is told."""
+    compiler, option = _COMPILERS[platform]
+    return (option + architecture, *COMPILE_OPTIONS[compiler])
 
 
 def modules(instances: Iterable[Instance]) -> dict[str, str]:

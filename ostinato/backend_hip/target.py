@@ -13,6 +13,7 @@ from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.impls.hip.common import HIP_ARCHITECTURE
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 
 __all__ = ["ALIGNMENT", "hip_target", "host_target"]
@@ -20,7 +21,7 @@ __all__ = ["ALIGNMENT", "hip_target", "host_target"]
 ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
 
-_ARCHITECTURE = re.compile(r"sm_[0-9]+[a-z]?|gfx[0-9]+[a-f]?")
+_ARCHITECTURE = re.compile(r"(sm)_[0-9]+[a-z]?|(gfx)[0-9]+[a-f]?")
 
 
 def host_target() -> Target:
@@ -29,17 +30,19 @@ def host_target() -> Target:
     return Target(name="host", rows=rows, device="host:0", alignment=ALIGNMENT)
 
 
-def hip_target(architecture: str, wave: int) -> Target:
-    """The target of a GPU such as "gfx942" or "sm_90" whose waves have so many lanes.
+def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
+    """The target of a GPU such as "gfx942" or "sm_90" whose waves have so many lanes; `vendor`: its vendor's GEMM is there.
 
-    Its rows are those for every GPU, for its wave ("wave64") and for its architecture. Raises `ConfigError` for a name that no GPU has, and for a wave of
-    other than 32 or 64 lanes.
+    Its rows are those for every GPU, for its wave ("wave64"), for its vendor ("sm", "gfx") and for its architecture. Raises `ConfigError` for a name that no
+    GPU has, and for a wave of other than 32 or 64 lanes.
     """
-    if _ARCHITECTURE.fullmatch(architecture) is None:
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
         hint = 'the name its compiler has for it: "gfx942", "gfx1100", "sm_90"'
         raise ConfigError(f"expected the architecture of a GPU, found {architecture!r}", hint=hint)
     if wave not in (32, 64):
         raise ConfigError(f"expected waves of 32 or 64 lanes, found {wave}", hint="AMD's gfx9 have 64, all others 32")
-    mine = {HIP_ARCHITECTURE, f"wave{wave}", architecture}
-    rows = tuple(row for row in HIP_ROWS if mine.intersection(row.architectures))
+    mine = {HIP_ARCHITECTURE, f"wave{wave}", architecture, match[1] or match[2]}
+    able = (row for row in HIP_ROWS if vendor or row.kind is not StepKind.GEMM)
+    rows = tuple(row for row in able if mine.intersection(row.architectures))
     return Target(name=architecture, rows=rows, device="hip:0", alignment=ALIGNMENT)

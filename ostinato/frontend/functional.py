@@ -13,6 +13,7 @@ from ostinato.ir.errors import ShapeError
 __all__ = [
     "add_at_tokens",
     "add_bias",
+    "advance",
     "attention_bidirectional",
     "attention_causal",
     "attention_packed",
@@ -317,3 +318,22 @@ def sample(
 ) -> Tensor:
     """One token a row of logits [R,V]: greedy at temperature 0, else temperature, top-k, top-p, min-p and Philox4x32-10 keyed by seed and index."""
     return logits.builder.apply("sample", (logits, temperature, top_k, top_p, min_p, seed, index), None, name)
+
+
+def advance(
+    token: Tensor,
+    input_ids: Tensor,
+    position: Tensor,
+    length: Tensor,
+    sample_index: Tensor,
+    history: Tensor,
+    history_length: Tensor,
+    rotary_length: Tensor | None = None,
+    *,
+    context: int,
+) -> None:
+    """Moves the inputs of a step of one token a row on to the next one, in place: those of each row r that `token` [R] has a token for and that has room."""
+    updated = (input_ids, position, length, sample_index, history, history_length, rotary_length)
+    given = [tensor for tensor in updated if tensor is not None]
+    names = [f"{tensor.name}.next" for tensor in given]
+    token.builder.apply_many("advance", (token, *given), {"context": context}, names)

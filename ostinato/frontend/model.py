@@ -1,8 +1,8 @@
 """A loaded model and the graphs it is traced into.
 
-Two entries exist for a decoder (that of an encoder is in `embed.py`). `forward` is dense over whole sequences [B,T] and keeps no state: for study, export
-and training. `step` is token-packed over a block-table cache: prefill, chunks, decode and mixed batches are one graph that differs only in its dimensions,
-and it is what runs.
+Three entries exist for a decoder (that of an encoder is in `embed.py`). `forward` is dense over whole sequences [B,T] and keeps no state: for study, export
+and training. `step` is token-packed over a block-table cache: prefill, chunks, decode and mixed batches are one graph that differs only in its dimensions.
+`decode` is a step of one token a row that chooses the next tokens and moves its own inputs on to them: run again as it is, it makes the tokens after those.
 """
 
 from __future__ import annotations
@@ -24,11 +24,22 @@ from ostinato.ir.errors import ConfigError, WeightsError
 from ostinato.ir.graph import Graph
 from ostinato.ir.types import Dim, DType, TensorType
 
-__all__ = ["MAX_ROWS", "MAX_TOKENS", "PRECISIONS", "CacheShape", "Model", "load", "trace_forward", "trace_step"]
+__all__ = [
+    "MAX_ROWS",
+    "MAX_TOKENS",
+    "PRECISIONS",
+    "CacheShape",
+    "Model",
+    "load",
+    "trace_decode",
+    "trace_forward",
+    "trace_step",
+]
 
 PRECISIONS = ("auto", "f32", "bf16")
 MAX_TOKENS = 1 << 20
 MAX_ROWS = 1 << 16
+_ROWS = Dim("R", 1, MAX_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +173,38 @@ def trace_step(
     token's row has: the whole prompt for every chunk of it, position + 1 in decode). State: k_cache.<layer>, v_cache.<layer>. Outputs: `logits` float32 [R,V]
     or [N,V], and with `sampling` the next `token` int32 [R], from the inputs that `choose_token` declares.
     """
-    config = model.config
     builder = GraphBuilder("step")
-    tokens, rows = Dim("N", 1, MAX_TOKENS), Dim("R", 1, MAX_ROWS)
+    outputs = _packed(model, builder, cache, Dim("N", 1, MAX_TOKENS), logits, precision, sampling=sampling)
+    return builder.finish(outputs)
+
+
+def trace_decode(model: Model, cache: CacheShape, *, precision: str = "auto") -> Graph:
+    """The packed graph over one token of each of up to R rows, with sampling: inputs, state and outputs are those of `trace_step` where N is R.
+
+    At its end the inputs that say where each row is (input_ids, position, length, sample_index, history, history_length, rotary_length) are those of the next
+    step, in place: run again without new inputs it makes the next token. A row without a token (-1) or at the end of the context stays where it is.
+    """
+    builder = GraphBuilder("decode")
+    outputs = _packed(model, builder, cache, _ROWS, "last", precision, sampling=True)
+    names = ["input_ids", "position", "length", "sample_index", "history", "history_length"]
+    if model.config.depends_on_length:
+        names.append("rotary_length")
+    F.advance(outputs[-1], *(builder.carry(name) for name in names), context=cache.context)
+    return builder.finish(outputs)
+
+
+def _packed(
+    model: Model,
+    builder: GraphBuilder,
+    cache: CacheShape,
+    tokens: Dim,
+    logits: str,
+    precision: str,
+    *,
+    sampling: bool,
+) -> list[Tensor]:
+    """Logits, and with `sampling` tokens, of a step over so many tokens."""
+    config, rows = model.config, _ROWS
 
     def declare(name: str, shape: tuple[int | Dim, ...], axes: tuple[str, ...], dtype: DType = DType.I32) -> Tensor:
         return builder.input(name, TensorType(shape, dtype, axes))
@@ -211,7 +251,7 @@ def trace_step(
     outputs = [_logits(model, builder, precision, ids, position, attend, last, rotary_length)]
     if sampling:
         outputs.append(choose_token(builder, outputs[0], rows, cache.context))
-    return builder.finish(outputs)
+    return outputs
 
 
 def _wants_last(logits: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +114,15 @@ class GraphBuilder:
         """A constant with its data; the dtype is the array's."""
         tensor_type = TensorType(data.shape, DType.of(data.dtype), axes)
         return self._add_input(GraphInput(Value(name, tensor_type), Role.CONSTANT, data=np.ascontiguousarray(data)))
+
+    def carry(self, name: str) -> Tensor:
+        """The input of that name, which a node is going to update in place: the next run goes on from there. Raises `LifecycleError` where there is none."""
+        self._check_open()
+        item = self._inputs.get(name)
+        if item is None or item.role is not Role.INPUT:
+            raise LifecycleError("no input of that name was declared", node=name, hint="declare it with input() first")
+        self._inputs[name] = replace(item, carried=True)
+        return self._tensors[name]
 
     def extent(self, axis: str, count: Tensor) -> None:
         """Declares that rows of a leading axis named `axis` past the value of `count` (int32[1]) are not valid."""

@@ -12,7 +12,7 @@ from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, Launch
+from ostinato.ir.step import WORKSPACE, Launch, StepKind
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.views import StorageView, call_site, extent_input
 
@@ -30,6 +30,11 @@ class NodeCall:
     params: tuple[int | float, ...]
     workspace: int
     launch: Launch | None
+
+    @property
+    def kind(self) -> StepKind:
+        """The kind of step that runs it."""
+        return self.row.kind
 
 
 def node_call(

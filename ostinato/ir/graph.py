@@ -143,12 +143,16 @@ def trimmed(operands: Iterable[_T | None]) -> tuple[_T | None, ...]:
 
 @dataclass(frozen=True, eq=False)
 class GraphInput:
-    """An input value with its role. Weights say which tensors they are made of; constants carry their data."""
+    """An input value with its role. Weights say which tensors they are made of; constants carry their data.
+
+    `carried`: a node updates this input in place, so that a run which is given nothing new goes on from where the last one ended.
+    """
 
     value: Value
     role: Role
     parts: tuple[WeightPart, ...] = ()
     data: Array | None = None
+    carried: bool = False
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GraphInput):
@@ -160,7 +164,8 @@ class GraphInput:
                 and self.data.shape == other.data.shape
                 and self.data.tobytes() == other.data.tobytes()
             )
-        return same_data and (self.value, self.role, self.parts) == (other.value, other.role, other.parts)
+        mine, theirs = ((item.value, item.role, item.parts, item.carried) for item in (self, other))
+        return same_data and mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -236,6 +241,11 @@ class Graph:
 
     def with_role(self, role: Role) -> tuple[GraphInput, ...]:
         return tuple(item for item in self.inputs if item.role is role)
+
+    @cached_property
+    def updated(self) -> tuple[GraphInput, ...]:
+        """The inputs whose bytes a node may take over: state, parameters, and inputs that are carried from run to run."""
+        return tuple(item for item in self.inputs if item.carried or item.role in (Role.STATE, Role.PARAMETER))
 
     def operand_types(self, node: Node) -> tuple[TensorType | None, ...]:
         return tuple(None if name is None else self.types[name] for name in node.operands)

@@ -2,7 +2,8 @@
 
 Slow on purpose and exact where it can be: f16, bf16 and block operands are widened to float32 before a reference sees them (float64 stays), and each result
 is rounded once to the dtype its type states. Weights are logical; packed layouts are ignored, physical layouts too. Where an extent says that only the first
-rows of an axis are valid, references see those rows alone, and the rest of a result is zero: what lies in the padding cannot matter.
+rows of an axis are valid, references see those rows alone, and the rest of a result is zero, or as it was where the result is an update: what lies in the padding cannot
+matter.
 Nothing is converted on the way in: an array of another shape or dtype is an error. References get read-only arrays, so none can change its operands.
 """
 
@@ -31,10 +32,12 @@ _FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Interpretation:
-    """What a run leaves: outputs by value name, and the final values of `state` and `parameter` inputs by input name. The arrays are read-only."""
+    """What a run leaves: outputs by value name, and the final values of `state` and `parameter` inputs and of carried ones by input name. The arrays are
+    read-only."""
 
     outputs: dict[str, Array]
     state: dict[str, Array]
+    carried: dict[str, Array]
 
 
 def interpret(
@@ -62,9 +65,12 @@ def interpret(
         run.node(node, observe)
         for name in last_readers.get(index, ()):
             run.drop(name)
+    final = {name: run.values[latest] for name, latest in run.latest.items()}
+    carried = {item.value.name for item in graph.inputs if item.carried}
     return Interpretation(
         {name: run.values[name] for name in graph.outputs},
-        {name: run.values[latest] for name, latest in run.latest.items()},
+        {name: array for name, array in final.items() if name not in carried},
+        {name: array for name, array in final.items() if name in carried},
     )
 
 
@@ -97,9 +103,9 @@ class _Run:
             item.value.name for item in graph.with_role(Role.WEIGHT) if item.value.type.dtype is not DType.F32
         }
         self.counts: dict[str, int] = {}
-        # state or parameter input -> the value that has its bytes now; and the reverse
-        self.latest: dict[str, str] = {}
-        self.owner: dict[str, str] = {}
+        # input that is updated -> the value that has its bytes now; and the reverse
+        self.latest = {item.value.name: item.value.name for item in graph.updated}
+        self.owner = dict(self.latest)
 
     def enter(self, values: Mapping[str, Array]) -> None:
         graph = self.graph
@@ -117,9 +123,6 @@ class _Run:
                 self.values[name] = item.data
             else:
                 self.values[name] = self._checked(item, values[name])
-            if item.role in (Role.STATE, Role.PARAMETER):
-                self.latest[name] = name
-                self.owner[name] = name
         self.counts = {axis: int(self.values[name][0]) for axis, name in graph.extents}
 
     def _checked(self, item: GraphInput, array: Array) -> Array:
@@ -155,13 +158,16 @@ class _Run:
         if len(arrays) != len(types):
             message = f"the reference of {node.op} gave {len(arrays)} results, expected {len(types)}"
             raise BackendError(message, node=node.name, hint="mend the operator table")
-        for value, array in zip(node.results, arrays, strict=True):
+        updates = dict(opdef.aliased(node.operands))
+        for index, (value, array) in enumerate(zip(node.results, arrays, strict=True)):
             tensor = value.type if rows is None else _shortened(value.type, *rows)
             rounded = _rounded(node, value.name, array, tensor)
-            self.values[value.name] = _read_only(_extended(rounded, value.type))
+            before = node.operands[updates[index]] if index in updates else None
+            behind = None if before is None else self.values[before]
+            self.values[value.name] = _read_only(_extended(rounded, value.type, behind))
             if observe is not None:
                 observe(value.name, self.values[value.name])
-        for result, operand in opdef.must_alias:
+        for result, operand in updates.items():
             name = node.operands[operand]
             if name is not None and name in self.owner:
                 owner = self.owner[name]
@@ -224,11 +230,11 @@ def _shortened(tensor: TensorType, axis: str, count: int) -> TensorType:
     return replace(tensor, shape=(count, *tensor.shape[1:])) if tensor.axes[:1] == (axis,) else tensor
 
 
-def _extended(array: Array, tensor: TensorType) -> Array:
-    """Zero rows behind the valid ones, up to the full extent."""
+def _extended(array: Array, tensor: TensorType, before: Array | None) -> Array:
+    """Rows behind the valid ones, up to the full extent: zeros, or those of the value that this one is an update of."""
     if array.shape == tensor.static_shape:
         return array
-    full = np.zeros(tensor.static_shape, array.dtype)
+    full = np.zeros(tensor.static_shape, array.dtype) if before is None else before.copy()
     full[: array.shape[0]] = array
     return full
 

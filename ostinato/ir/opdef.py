@@ -177,7 +177,8 @@ class OpDef:
 
     `results` names the results; a trailing "*" ("y*") means one or more. `infer` returns the result types or raises a typed error that says expected and
     found. Aliasing is declared here and nothing else aliases: with a `view` rule, result 0 lies in the bytes of its operand; `must_alias` lists (result,
-    operand) pairs that are the same bytes, and such an operand has no later reader. `extent` names the operand or result whose leading axis counts the
+    operand) pairs that are the same bytes, and such an operand has no later reader; where it is optional, it is absent together with its result, which is
+    among the last ones. `extent` names the operand or result whose leading axis counts the
     rows of work (the first result if empty). `cost` counts bytes alone unless given. `derivative` is reserved for training.
     """
 
@@ -204,6 +205,10 @@ class OpDef:
     @property
     def is_view(self) -> bool:
         return self.view is not None
+
+    def aliased(self, operands: Sequence[object]) -> tuple[tuple[int, int], ...]:
+        """The pairs of `must_alias` that a node with these operands (None where absent) has."""
+        return tuple(pair for pair in self.must_alias if pair[1] < len(operands) and operands[pair[1]] is not None)
 
     def result_name(self, index: int) -> str:
         """The schema's name of result `index`, without its star: "y" for every result of "y*"."""

@@ -23,6 +23,7 @@ __all__ = ["parse_graph"]
 
 HEX: Final = re.compile(r"[0-9a-f]*")
 _ROLES = {role.value: role for role in Role}
+_CARRIED = "carried"
 
 
 class _Statements:
@@ -67,9 +68,11 @@ def parse_graph(text: str) -> Graph:
         word = cursor.match(WORD, "a statement", "an input, an extent, a node that begins with %, or return")
         if word == "return":
             break
+        if carried := word == _CARRIED:
+            start, word = cursor.position, cursor.match(WORD, f"one of {', '.join(_ROLES)}")
         role = _ROLES.get(word)
-        if role is None and word != "extent":
-            hint = f"statements begin with {', '.join(_ROLES)}, extent, return, or % for a node"
+        if role is None and (word != "extent" or carried):
+            hint = f"statements begin with {', '.join(_ROLES)} ({_CARRIED} may stand before those), extent, return, or % for a node"
             raise cursor.error(f"unknown statement {word!r}", at=start, hint=hint)
         if nodes or (extents and role is not None):
             raise cursor.error(
@@ -80,7 +83,7 @@ def parse_graph(text: str) -> Graph:
         if role is None:
             extents.append(_extent(cursor))
         else:
-            inputs.append(_input(cursor, role))
+            inputs.append(_input(cursor, role, carried))
     outputs: list[str] = []
     while not cursor.ended:
         if outputs:
@@ -142,7 +145,7 @@ def _extent(cursor: Cursor) -> tuple[str, str]:
     return axis, name
 
 
-def _input(cursor: Cursor, role: Role) -> GraphInput:
+def _input(cursor: Cursor, role: Role, carried: bool) -> GraphInput:
     value = cursor.typed()
     parts: list[WeightPart] = []
     data: Array | None = None
@@ -156,7 +159,7 @@ def _input(cursor: Cursor, role: Role) -> GraphInput:
         while cursor.take("+"):
             parts.append(_part(cursor))
     cursor.end()
-    return GraphInput(value, role, tuple(parts), data)
+    return GraphInput(value, role, tuple(parts), data, carried)
 
 
 def _part(cursor: Cursor) -> WeightPart:

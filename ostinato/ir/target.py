@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Node
-from ostinato.ir.step import Launch
+from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import TensorType
 
 __all__ = ["NATURAL", "CallSite", "Impl", "Level", "Target"]
@@ -39,7 +39,7 @@ class CallSite:
     """A node with the types of its operands and results.
 
     `strides` are each operand's strides in elements as seen through views (None for packed or absent operands); an operand is `contiguous` when they are the
-    natural ones. `counted` says that the leading extent is only partly valid in a run (`Graph.extents`).
+    natural ones. `offsets` are the elements before each operand's first one in its aligned storage (empty: none). `counted` says that the leading extent is only partly valid in a run (`Graph.extents`).
     """
 
     node: Node
@@ -47,6 +47,7 @@ class CallSite:
     results: tuple[TensorType, ...]
     strides: tuple[tuple[int, ...] | None, ...]
     counted: bool = False
+    offsets: tuple[int, ...] = ()
 
     def operand(self, index: int) -> TensorType:
         """Type of a present operand."""
@@ -57,6 +58,10 @@ class CallSite:
 
     def has(self, index: int) -> bool:
         return index < len(self.operands) and self.operands[index] is not None
+
+    def offset(self, index: int) -> int:
+        """Elements before an operand's first one in its aligned storage."""
+        return self.offsets[index] if index < len(self.offsets) else 0
 
     def integer(self, attr: str) -> int:
         value = self.node.attrs[attr]
@@ -98,7 +103,7 @@ class Impl:
     layout they may have, the preferred one first (`NATURAL` may be among them); a name that is not listed has its natural layout. `result_layout` is a
     layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
     `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use. `launch` is the shape of the launch, a
-    pure function of the site too; a row of the host has none.
+    pure function of the site too; a row of the host has none. `kind` is that of its steps: a launch of a kernel, or a product by the vendor's library.
     """
 
     op: str
@@ -114,6 +119,7 @@ class Impl:
     workspace: Callable[[CallSite], int] = _no_workspace
     in_place: tuple[tuple[str, str], ...] = ()
     launch: Callable[[CallSite], Launch] | None = None
+    kind: StepKind = StepKind.LAUNCH
     strided: frozenset[str] = frozenset()
     """Operands that may be strided views; all others must be contiguous."""
     priority: int = 0

@@ -5,7 +5,7 @@ reports, cache keys. `print_graph(parse_graph(text)) == text` for printed text, 
 
     graph    = "graph" "@" name ["(" "dims" dim {"," dim} ")"] "{" {input} {extent} {node} return "}"
     dim      = word "in" "[" integer "," integer "]"                      every symbolic dimension, in order of first appearance
-    input    = role value ":" type ["=" part {"+" part}] ["=" "hex:" digits]    role: input weight parameter state constant
+    input    = ["carried"] role value ":" type ["=" part {"+" part}] ["=" "hex:" digits]    role: input weight parameter state constant
     part     = string "[" integer ":" integer "]" [word]                  rows of a checkpoint tensor, and how they are read ("none" is left out)
     extent   = "extent" word "=" value                                    how many leading rows of that axis are valid
     node     = value ":" type {"," value ":" type} "=" word ["@" word] "(" [operand {"," operand}] ")" [attrs] ["!" string ":" integer]
@@ -75,7 +75,7 @@ def format_name(name: str) -> str:
 def format_input(item: GraphInput, *, data: bool = True) -> str:
     """The statement of an input; without `data` the bytes of a constant are left out, for messages."""
     value = item.value
-    text = f"{item.role.value} %{format_name(value.name)}: {value.type}"
+    text = f"{'carried ' if item.carried else ''}{item.role.value} %{format_name(value.name)}: {value.type}"
     if item.parts:
         parts = [
             f"{_string(part.tensor)}[{part.start}:{part.stop}]"

@@ -11,10 +11,10 @@ V08  Axis names and layouts of the operands agree (H is not T, however equal the
 V09  Stated result types are the ones that the operator's rule gives: number, shape, dtype, axis names.
 V10  A view can be described by strides in the storage it looks into.
 V11  Bytes that a must-alias result took over have no later reader: no node, no view, no output.
-V12  A must-aliased operand is a `state` or `parameter` input or an earlier alias of one, is aliased once, and has the type of its result.
+V12  A must-aliased operand is a `state`, `parameter` or carried input or an earlier alias of one, is aliased once, and has the type of its result.
 V13  A node with effect `state` reads `state` inputs only through operands that it aliases.
 V14  Outputs are values of the graph.
-V15  An extent names a capital letter once and an `input` of type i32[1].
+V15  An extent names a capital letter once and an `input` of type i32[1] that is not carried.
 V16  Parts stand on weights and parameters and cover their rows exactly, with a known transform.
 V17  Constants, and nothing else, carry data; they match the type.
 V18  Layouts are possible: packed ones on two-dimensional weights, permuted ones on plain dtypes, a view result in its logical order.
@@ -23,6 +23,7 @@ V20  A dimension has one pair of bounds, an upper one among them; from phase `bo
 V21  From phase `laid_out` on every value has a layout.
 V22  From phase `selected` on every node but a view names an implementation; a view never does.
 V23  The named implementation is a row of the target, and the row takes the node's operands as they lie.
+V24  Only an `input` is carried.
 
 All broken rules of a graph are reported in one `VerificationError`, each with the statement in text form, its neighbours and the user's line. A node whose
 operands are unknown or of the wrong kind is not judged further, so that one mistake is one report. Nothing here changes a graph, and no operator is named.
@@ -112,7 +113,7 @@ class _Walk:
         self.takeovers: dict[str, int] = {}
         self.takers: dict[str, str] = {}
         self.made_at: dict[str, int] = {}
-        self.mutable = {item.value.name for item in graph.inputs if item.role in (Role.STATE, Role.PARAMETER)}
+        self.mutable = {item.value.name for item in graph.updated}
 
     def run(self) -> None:
         graph, out = self.graph, self.out
@@ -174,6 +175,9 @@ class _Walk:
             found = "nothing" if tensor is None or role is None else f"{role.value} {tensor}"
             message = f"%{name} does not count the rows of axis {axis}"
             self.out.report("V15", statement, message, "an input of type i32[1]", found)
+        elif name in self.mutable:
+            hint = "nodes read a count without naming it"
+            self.out.report("V15", statement, f"%{name} counts rows and is carried", hint=hint)
 
     # nodes
 
@@ -281,8 +285,8 @@ class _Walk:
             elif opdef.effect is Effect.STATE and self.roles.get(self.views[name].base) is Role.STATE:
                 message = f"{node.op} changes state and reads %{name} of a state input without aliasing it"
                 out.report("V13", statement, message, hint="pass a value with bytes of its own")
-        for result, operand in opdef.must_alias:
-            name = node.operands[operand] if operand < len(node.operands) else None
+        for result, operand in opdef.aliased(node.operands):
+            name = node.operands[operand]
             if name is None or result >= len(node.results):
                 continue
             self._take_over(statement, node, name, node.results[result].name, node.results[result].type)
@@ -294,8 +298,8 @@ class _Walk:
     def _take_over(self, statement: int, node: Node, name: str, result: str, tensor: TensorType) -> None:
         out, base = self.out, self.views[name].base
         if name not in self.mutable:
-            expected = "a state or parameter input, or an earlier alias of one"
-            hint = "only bytes that the caller owns are overwritten"
+            expected = "a state, parameter or carried input, or an earlier alias of one"
+            hint = "only bytes that the caller owns and gives away are overwritten"
             out.report("V12", statement, f"{node.op} overwrites %{name}", expected, f"%{name}", hint)
         elif self._is_stale(name):
             out.report("V12", statement, f"%{name} is aliased a second time", f"%{self.takers[base]}", f"%{name}")

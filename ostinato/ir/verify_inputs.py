@@ -1,4 +1,4 @@
-"""The verifier's rules about inputs, constants, weights and layouts: V16 to V19. The list of all rules stands in `verify.py`."""
+"""The verifier's rules about inputs, constants, weights and layouts: V16 to V19 and V24. The list of all rules stands in `verify.py`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def check_input(out: Diagnostics, statement: int, item: GraphInput) -> None:
     elif item.parts:
         _check_parts(out, statement, item)
     _check_data(out, statement, item)
+    if item.carried and item.role is not Role.INPUT:
+        message = f"{item.role.value} %{name} is carried"
+        out.report("V24", statement, message, hint="only an input is: what else is updated is state or a parameter")
     if tensor.is_packed:
         _check_packed(out, statement, name, tensor, is_weight)
     if tensor.dtype.is_block:

@@ -85,8 +85,8 @@ class ViewTable(Mapping[str, StorageView]):
             value = node.results[0]
             return {value.name: _view(node, opdef, value.type, types, self._places)}
         found: dict[str, StorageView] = {}
-        for result, operand in opdef.must_alias:
-            source = node.operands[operand] if operand < len(node.operands) else None
+        for result, operand in opdef.aliased(node.operands):
+            source = node.operands[operand]
             if source is not None and result < len(node.results):
                 found[node.results[result].name] = self._places[source]
         return found
@@ -181,13 +181,15 @@ def call_site(
     opdef = ops[node.op]
     operands = padded_operands(node, opdef, graph.types)
     strides: list[tuple[int, ...] | None] = [None] * len(operands)
+    offsets = [0] * len(operands)
     for index, name in enumerate(node.operands):
         if name is not None:
-            strides[index] = (_place(graph, name, ops) if views is None else views[name]).strides
+            place = _place(graph, name, ops) if views is None else views[name]
+            strides[index], offsets[index] = place.strides, place.offset
     counted = extent_input(graph, node, ops=ops) is not None
     if len(node.attrs) != len(opdef.attrs):
         node = replace(node, attrs=Attributes(opdef.attributes(node.attrs)))
-    return CallSite(node, operands, tuple(value.type for value in node.results), tuple(strides), counted)
+    return CallSite(node, operands, tuple(value.type for value in node.results), tuple(strides), counted, tuple(offsets))
 
 
 def _place(graph: Graph, name: str, ops: Mapping[str, OpDef]) -> StorageView:

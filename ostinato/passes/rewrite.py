@@ -139,7 +139,7 @@ def overwritten_values(graph: Graph) -> frozenset[str]:
         opdef = OP[node.op]
         if opdef.is_view and node.operands[0] is not None:
             viewed[node.name] = node.operands[0]
-        for _, operand in opdef.must_alias:
+        for _, operand in opdef.aliased(node.operands):
             name = node.operands[operand]
             while name is not None and name not in found:
                 found.add(name)

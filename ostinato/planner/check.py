@@ -9,10 +9,10 @@ checker's own):
 - a launch runs on a device of the class its row is for, with operands on that device; a copy runs where it writes and may read another device;
 - each read finds its own value, whole; what it claims to be early was not written in this run;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
-- outside the arena only outputs (in `io`) and must-alias updates (in `state`) are written; inputs are bound apart from outputs;
+- outside the arena only outputs (in `io`) and must-alias updates (of `state`, and of inputs that are carried) are written; inputs are bound apart from outputs;
 - steps that touch the same byte, one of them writing, are ordered by their lane or by signals and waits (vector clocks), so that the replay in list order
   stands for every interleaving. Events are signalled once and above their waits (steps are submitted in list order), hence waits never form a cycle;
-- ordered effects keep the graph's order; at the end outputs and state hold exactly the graph's values.
+- ordered effects keep the graph's order; at the end outputs, state and inputs hold exactly the graph's values.
 
 Every violation found is listed in one `PlanError`. A plan that is not proven is not run.
 """
@@ -179,7 +179,7 @@ class _EntryChecker:
                 self._launch(position, step)
         self._check_order()
         self._check_outputs()
-        self._check_state()
+        self._check_updated()
         self.problems += entry.stats_problems({item.region: item.bytes for item in self.program.regions})
         return None
 
@@ -220,6 +220,8 @@ class _EntryChecker:
             self._say(f"the entry needs {entry.io_bytes} bytes of io, the region has {size}")
         for binding in entry.inputs:
             self._hold(binding.name, binding.range)
+        carried = {item.value.name for item in graph.inputs if item.carried}
+        self.carried = [binding.range for binding in entry.inputs if binding.name in carried]
 
     def _bind_shared(self) -> None:
         """Weights, state and constants of the program; those of the graph must be among them."""
@@ -289,8 +291,8 @@ class _EntryChecker:
     def _check_call(self, at: str, step: Step, opdef: OpDef, row: Impl, site: CallSite) -> None:
         if (reason := row_refusal(row, site, opdef)) is not None:
             self._say(f"{at}: row {row.identity} does not take this node: {reason}")
-        if step.kind is not StepKind.LAUNCH:
-            self._say(f"{at}: is a {step.kind.value} step, a node is a launch")
+        if step.kind is not row.kind:
+            self._say(f"{at}: is a {step.kind.value} step, row {row.identity} says {row.kind.value}")
         if step.kernel != row.kernel(site):
             self._say(f"{at}: runs kernel {step.kernel}, row {row.identity} says {row.kernel(site)}")
         params = row.params(site)
@@ -303,7 +305,7 @@ class _EntryChecker:
     def _check_place(self, at: str, step: Step, device: str) -> None:
         """`device`: where the step must run; a launch may also run on another device of the same class, for which its row is good too."""
         fits = step.device == device
-        if step.kind is StepKind.LAUNCH:
+        if step.kind not in MOVES:
             fits = is_device_name(step.device) and device_class(step.device) == device_class(device)
         if not fits or step.node_count != 1 or step.lane < 0:
             found = f"{step.device}, lane {step.lane}, {step.node_count} captured nodes"
@@ -414,7 +416,8 @@ class _EntryChecker:
         self.writes += 1
         self.bytes_followed += place.size
         to_output = region.kind == "io" and any(binding.range.contains(place) for binding in self.entry.outputs)
-        if region.kind != "arena" and not to_output and not (region.kind == "state" and use.updates):
+        to_owner = use.updates and (region.kind == "state" or any(held.contains(place) for held in self.carried))
+        if region.kind != "arena" and not to_output and not to_owner:
             self._say(f"{at}: writes %{use.value} to {place}, which only its owner may change")
         listed = slot_name(self.entry.steps[position].node, use.value)
         if region.kind == "arena" and not any(slot.contains(place) for slot in self.slots.get(listed, ())):
@@ -446,15 +449,17 @@ class _EntryChecker:
                 self._say(f"{what} is a strided view; a binding is dense")
             self._check_holds(what, binding.range, self._expected(binding.name, binding.range))
 
-    def _check_state(self) -> None:
-        """State holds the last must-alias result of every byte, and itself where there is none."""
-        expected = {region: Memory(memory.size) for region, memory in self.memory.items() if region.kind == "state"}
+    def _check_updated(self) -> None:
+        """State and inputs hold the last must-alias result of every byte, and themselves where there is none."""
+        kinds = ("state", "io")
+        expected = {region: Memory(memory.size) for region, memory in self.memory.items() if region.kind in kinds}
         origin: dict[str, ByteRange] = {}
-        for binding in self.program.state:
+        for binding in (*self.program.state, *self.entry.inputs):
             if binding.range.region in expected and self._inside(binding.range) and binding.range.size:
                 expected[binding.range.region].write(binding.range, (binding.name, binding.range.offset), -1)
                 origin[binding.name] = binding.range
-        for value in (node.results[r] for node in self.graph.nodes for r, _ in self.ops[node.op].must_alias):
+        updates = ((node, self.ops[node.op].aliased(node.operands)) for node in self.graph.nodes)
+        for value in (node.results[result] for node, pairs in updates for result, _ in pairs):
             base = self.views[value.name].base
             if base in origin and value.type.nbytes:
                 start = origin[base].offset + self.facts[value.name].anchor
@@ -465,7 +470,8 @@ class _EntryChecker:
             for cell in memory.over(ByteRange(region, 0, memory.size)):
                 if cell.holds is not None:
                     place = ByteRange(region, cell.start, cell.end - cell.start)
-                    self._check_holds(f"state %{cell.holds[0]}", place, cell.holds)
+                    what = "input" if region.kind == "io" else "state"
+                    self._check_holds(f"{what} %{cell.holds[0]}", place, cell.holds)
 
     def _check_holds(self, what: str, place: ByteRange, expected: tuple[str, int]) -> None:
         for cell in self.memory[place.region].over(place):

@@ -86,7 +86,7 @@ class _Emitter:
         call = self._prepared.calls[node.name]
         opdef = self._prepared.ops[node.op]
         results = result_names(node, opdef)
-        pairs = [(list(results)[result], opdef.operands[operand].name) for result, operand in opdef.must_alias]
+        pairs = [(list(results)[result], opdef.operands[operand].name) for result, operand in opdef.aliased(node.operands)]
         # read and written: operands updated in place, or the results that stand for them where the row names only those
         updated = {operand if operand in call.row.operands else result for result, operand in pairs}
         operands: list[StepOperand | None] = []
@@ -100,7 +100,7 @@ class _Emitter:
                 reads, writes = name not in results or name in updated, name in results or name in updated
                 place = self.range_of(value, action.device)
                 operands.append(self._operand(value, place, reads=reads, writes=writes))
-        return self._done(action, StepKind.LAUNCH, call.kernel, operands, call.params, call.launch)
+        return self._done(action, call.kind, call.kernel, operands, call.params, call.launch)
 
     def copy(self, action: Action) -> Step:
         own = self.range_of(action.source, self._prepared.storages.home_of(action.source))

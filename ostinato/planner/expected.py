@@ -89,7 +89,7 @@ def uses_of(
         opdef.results[i] if i < fixed else f"{variadic}{i - fixed}": value.name for i, value in enumerate(node.results)
     }
     result_names = list(results)
-    source_of = {result_names[r]: opdef.operands[o].name for r, o in opdef.must_alias}
+    source_of = {result_names[r]: opdef.operands[o].name for r, o in opdef.aliased(node.operands)}
     result_of = {source: result for result, source in source_of.items()}
     absent = {spec.name for spec in opdef.operands} | {"count", "-"}
     uses: list[Use | None] = []

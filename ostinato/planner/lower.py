@@ -147,7 +147,8 @@ def _row_names(target: Target, op: str) -> str:
 
 def _call_problems(node: Node, opdef: OpDef, call: NodeCall) -> list[str]:
     results = {value: name for name, value in result_names(node, opdef).items()}
-    sources = {node.results[result].name: opdef.operands[operand].name for result, operand in opdef.must_alias}
+    pairs = opdef.aliased(node.operands)
+    sources = {node.results[result].name: opdef.operands[operand].name for result, operand in pairs}
     implied = {source for value, source in sources.items() if results[value] in call.row.operands}
     problems = [
         f"takes no operand {spec.name}, but the node has %{name}"

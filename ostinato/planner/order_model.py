@@ -124,7 +124,9 @@ def order_model(
 def _dependences(nodes: Sequence[Node], ops: Mapping[str, OpDef], storages: Storages) -> tuple[tuple[int, ...], ...]:
     made: dict[str, int] = {}  # value with content of its own -> its step
     updated = {
-        storages.places[node.results[result].name].storage for node in nodes for result, _ in ops[node.op].must_alias
+        storages.places[node.results[result].name].storage
+        for node in nodes
+        for result, _ in ops[node.op].aliased(node.operands)
     }
     accesses = {storage: _Accesses() for storage in updated}
     last_ordered = -1

@@ -256,9 +256,9 @@ class EntryPlan(_Frozen):
                 problems.append(
                     f"the bound {arena.lower_bound} is above the stated {region} of {arena.arena_bytes} bytes"
                 )
-        copies = sum(step.kind is StepKind.COPY for step in self.steps)
+        kinds = Counter(step.kind for step in self.steps)
         counts = (self.stats.steps, self.stats.launches, self.stats.copies)
-        found = (len(self.steps), len(self.steps) - copies, copies)
+        found = (len(self.steps), kinds[StepKind.LAUNCH], kinds[StepKind.COPY])
         if counts != found:
             problems.append(f"{counts} steps, launches, copies are stated, found {found}")
         return problems

@@ -38,7 +38,7 @@ def spread(
     problems: list[str] = []
     for node in graph.nodes:
         found = runs.get(node.name)
-        updated = {result: node.operands[operand] for result, operand in ops[node.op].must_alias}
+        updated = {result: node.operands[operand] for result, operand in ops[node.op].aliased(node.operands)}
         for result, value in enumerate(node.results):
             storage = storages.places[value.name].storage
             if storage == value.name and found is not None:

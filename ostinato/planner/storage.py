@@ -4,8 +4,8 @@ Values that lie in one storage (through views, however nested, and must-alias re
 weights, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
 a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
 
-Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state or the
-graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
+Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state, carried
+inputs or the graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
 """
 
 from __future__ import annotations
@@ -144,21 +144,19 @@ def _must_alias_problems(
     graph: Graph, node: Node, opdef: OpDef, views: Mapping[str, StorageView], kinds: Mapping[str, str]
 ) -> list[str]:
     problems: list[str] = []
-    for result, operand in opdef.must_alias:
+    for result, operand in opdef.aliased(node.operands):
         value, name = node.results[result], node.operands[operand]
-        if name is None:
-            problems.append(f"%{value.name}: {node.op} must alias operand {operand}, which is absent")
-            continue
+        assert name is not None
         source = graph.types[name]
         base = views[name].base
         if (value.type.dtype, value.type.nbytes) != (source.dtype, source.nbytes):
             problems.append(f"%{value.name}: {value.type} must be the bytes of %{name}, found {source}")
         if not is_dense(source, views[name]):
             problems.append(f"%{value.name}: {node.op} writes %{name} in place, which is a strided view of %{base}")
-        if kinds[base] not in ("arena", "state"):
+        if kinds[base] not in ("arena", "state") and not graph.inputs_by_name[base].carried:
             problems.append(
                 f"%{value.name}: {node.op} writes %{name} in place, which lies in the {kinds[base]} region (%{base}); "
-                "give that input the role state"
+                "give that input the role state, or say that it is carried"
             )
     return problems
 

@@ -1,8 +1,10 @@
-"""Arrays of other libraries as memory: where their elements lie, read without a copy.
+"""Arrays of other libraries as memory: on which device and where their elements lie, read without a copy.
 
-numpy arrays (ml_dtypes' too), torch CPU tensors, objects with DLPack, objects with the buffer protocol. What would have to be copied to be understood is
-refused, and the hint names the copy: negative strides, masks, lazily negated tensors, bytes that are not aligned to their elements.
+numpy arrays (ml_dtypes' too), torch tensors, objects with DLPack, with `__cuda_array_interface__` or with the buffer protocol. What would have to be copied to
+be understood is refused, and the hint names the copy: negative strides, masks, lazily negated tensors, bytes that are not aligned to their elements.
 torch is never imported: a torch tensor can only exist once its owner has done so.
+
+Memory that the host pinned is memory of the CPU. Managed memory is where it was used last, which nobody says: it is refused, but as a raw pointer.
 
 numpy reads no bf16 through DLPack. Its two bytes travel as uint16, with the code of the element type changed in the capsule, both ways.
 """
@@ -14,83 +16,27 @@ import functools
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, InputError, LayoutError, OstinatoError
-from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.types import Array, DType
+from ostinato.runtime.forms import Form, Memory, Order, Shape, misalignment, natural_strides, reach, settled_strides
+from ostinato.runtime.gpu_arrays import GPU_KINDS, MANAGED, PINNED_KINDS, of_cuda_interface, of_gpu_capsule
 
-__all__ = ["CPU", "Form", "Memory", "as_bfloat", "memory_of", "natural_strides", "reach", "settled_strides"]
+__all__ = ["CPU", "as_bfloat", "memory_of"]
 
 CPU = (1, 0)
 """DLPack's name of CPU memory."""
 
-Shape = tuple[int, ...]
 
-
-class Form(NamedTuple):
-    """What a call depends on of a tensor besides its address. `strides` count elements and are None for a packed weight, which has a `layout`."""
-
-    shape: Shape
-    strides: Shape | None
-    dtype: DType
-    layout: str | None
-    writable: bool
-
-    @property
-    def type(self) -> TensorType:
-        return TensorType(self.shape, self.dtype, layout=self.layout)
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements follow each other in logical order without gaps."""
-        return self.strides == natural_strides(self.shape)
-
-
-class Memory(NamedTuple):
-    """A tensor in memory: the address of its first element, bytes from there to the end of the last one (gaps included), and what keeps them alive."""
-
-    address: int
-    span: int
-    form: Form
-    owner: Any
-
-    @property
-    def end(self) -> int:
-        return self.address + self.span
-
-    def overlaps(self, other: Memory) -> bool:
-        """Whether some byte belongs to both ranges; the gaps of strided tensors belong to them."""
-        return self.address < other.end and other.address < self.end and self.span > 0 and other.span > 0
-
-
-@functools.lru_cache(maxsize=4096)
-def natural_strides(shape: Shape) -> Shape:
-    """Strides in elements of the logical order without gaps."""
-    return TensorType(shape, DType.U8).strides
-
-
-def settled_strides(shape: Shape, strides: Shape) -> Shape:
-    """The same places with the natural stride wherever nobody walks: axes of at most one element, and all axes of an empty tensor."""
-    natural = natural_strides(shape)
-    if 0 in shape:
-        return natural
-    return tuple(own if extent == 1 else given for extent, given, own in zip(shape, strides, natural, strict=True))
-
-
-def reach(shape: Shape, strides: Shape) -> int:
-    """Elements from the first to the last one, both counted."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-
-
-def memory_of(value: Any, node: str | None = None) -> Memory:
-    """Where the elements of an array lie; `node` is what errors name.
+def memory_of(value: Any, node: str | None = None, order: Order | None = None) -> Memory:
+    """Where the elements of an array lie; `node` is what errors name, `order` where on a GPU the memory will be used (None: in its default order).
 
     Raises `LayoutError` for strides, alignments and storage that no view describes, `DTypeError` for what is no array or has a dtype without a counterpart,
-    `BoundsError` for a tensor past the end of its storage, `InputError` for what does not lie in CPU memory, takes part in autograd or cannot be exported.
+    `BoundsError` for a tensor past the end of its storage, `InputError` for what lies on no device that is known here, takes part in autograd or cannot be
+    exported.
     """
     if isinstance(value, np.ndarray):
         return _of_numpy(value, value, node)
@@ -103,7 +49,11 @@ def memory_of(value: Any, node: str | None = None) -> Memory:
         except Exception as error:  # nested and uninitialised tensors, subclasses with functions of their own
             raise InputError(f"a {type(value).__name__} cannot be read as memory: {error}", node=node) from error
     # the array holds what was exported: a capsule may be all that keeps the memory, and a buffer keeps its owner from moving it
-    array = _through_dlpack(value, node) if hasattr(type(value), "__dlpack__") else _through_buffer(value, node)
+    if hasattr(type(value), "__dlpack__"):
+        return _through_dlpack(value, node, order)
+    if hasattr(type(value), "__cuda_array_interface__"):
+        return of_cuda_interface(value, node, order)
+    array = _through_buffer(value, node)
     return _of_numpy(array, array, node)
 
 
@@ -114,7 +64,7 @@ def _through_buffer(value: Any, node: str | None) -> Array:
         raise DTypeError(
             f"expected an array, found {type(value).__name__}",
             node=node,
-            hint="pass a numpy array, a torch CPU tensor, an object with DLPack, a buffer of bytes or a TensorView",
+            hint="pass a numpy array, a torch tensor, an object with DLPack, a buffer of bytes or a TensorView",
         ) from None
     except (BufferError, ValueError) as error:  # one that was released or closed
         raise InputError(f"{type(value).__name__} gives no access to its bytes: {error}", node=node) from None
@@ -191,9 +141,9 @@ def _of_torch(torch: Any, tensor: Any, node: str | None) -> Memory:
         raise LayoutError(f"a {tensor.layout} tensor has no strides", node=node, hint="pass x.to_dense()")
     if tensor.is_neg():
         raise LayoutError("the bytes of the tensor are its negated values", node=node, hint="pass x.resolve_neg()")
-    if not tensor.is_cpu:
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise InputError(
-            f"the tensor is on {tensor.device}, the operators work in CPU memory", node=node, hint="x.cpu()"
+            f"the tensor is on {tensor.device}, which is neither the CPU nor a GPU", node=node, hint="x.cpu()"
         )
     dtypes = _torch_dtypes(torch)
     dtype = dtypes.get(tensor.dtype)
@@ -213,7 +163,10 @@ def _of_torch(torch: Any, tensor: Any, node: str | None) -> Memory:
     span = reach(shape, strides) * dtype.block_bytes
     if span and tensor.storage_offset() * dtype.block_bytes + span > tensor.untyped_storage().nbytes():
         raise BoundsError("the storage of the tensor was made smaller than the tensor", node=node)
-    return Memory(address, span, Form(shape, strides, dtype, None, True), tensor)
+    if tensor.is_cpu:
+        return Memory(address, span, Form(shape, strides, dtype, None, True), tensor)
+    form = Form(shape, strides, dtype, None, True, misalignment(address, dtype))
+    return Memory(address, span, form, tensor, f"hip:{tensor.get_device()}")  # torch says cuda of AMD's devices too
 
 
 # DLPack
@@ -242,11 +195,21 @@ class _Capsule:
         return self._device
 
 
-def _through_dlpack(value: Any, node: str | None) -> Array:
+def _through_dlpack(value: Any, node: str | None, order: Order | None) -> Memory:
     try:
-        device = value.__dlpack_device__()
-        if device[0] != CPU[0]:
-            raise InputError(f"the array is on DLPack device {device}, the operators work in CPU memory", node=node)
+        kind, index = value.__dlpack_device__()
+        if kind in GPU_KINDS:
+            return of_gpu_capsule(value, f"hip:{index}", kind, node, order)
+        if kind == MANAGED:
+            raise InputError(
+                "managed memory moves between the host and a GPU while nobody says so",
+                node=node,
+                hint="say which device uses it: TensorView(pointer, nbytes, shape, strides, dtype, device, owner)",
+            )
+        if kind != CPU[0] and kind not in PINNED_KINDS:
+            raise InputError(
+                f"the array is on DLPack device {(kind, index)}, which is neither the CPU nor a GPU", node=node
+            )
         try:
             capsule = value.__dlpack__(max_version=(1, 0))
         except TypeError:  # exporters of the first version take no arguments
@@ -255,12 +218,14 @@ def _through_dlpack(value: Any, node: str | None) -> Array:
         is_bfloat = code.value == _BFLOAT
         if is_bfloat:
             code.value = _UINT
-        array: Array = np.from_dlpack(_Capsule(capsule, device))
-    except InputError:
+        array: Array = np.from_dlpack(_Capsule(capsule, (kind, index)))
+    except OstinatoError:
         raise
     except Exception as error:  # code of somebody else: it may fail in any way
         raise InputError(f"{type(value).__name__} cannot be read without a copy: {error}", node=node) from error
-    return array.view(DType.BF16.numpy) if is_bfloat else array
+    if is_bfloat:
+        array = array.view(DType.BF16.numpy)
+    return _of_numpy(array, array, node)
 
 
 def _type_code(capsule: Any) -> ctypes.c_uint8:

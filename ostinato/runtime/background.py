@@ -69,6 +69,7 @@ class Worker:
                     waiting = list(self._listeners)
                 for request in waiting:
                     self._tell(request, error, last=True)
+        batch.close()
 
     def _admit(self, batch: Batch) -> bool:
         """Adds new requests and drops abandoned ones. False when nothing is left: then the thread is no longer the worker's."""

@@ -25,8 +25,10 @@ __all__ = [
     "Graph",
     "KernelCall",
     "Launch",
+    "OrderedDevice",
     "PackSource",
     "ResolvedStep",
+    "Ring",
     "Table",
     "WeightSource",
     "Window",
@@ -48,9 +50,34 @@ class Window(Protocol):
         """Submits the copy back: the bytes are there when the stream, or a table of it, has finished."""
         ...
 
+    def ring(self, first: int, stop: int, slots: int) -> Ring:
+        """So many slots for bytes [first, stop) of the device's memory."""
+        ...
+
+
+class Ring(Protocol):
+    """Slots of host memory for the same bytes of a buffer, as they were at different times."""
+
+    def fetch(self, slot: int) -> None:
+        """Submits the copy of the bytes to a slot, in the order of the window's stream."""
+        ...
+
+    def wait(self, slot: int) -> None:
+        """Returns when the slot has what was last fetched to it, whatever was submitted since."""
+        ...
+
+    def view(self, slot: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """A numpy array over a slot."""
+        ...
+
 
 class DeviceStream(Protocol):
     """An order in which a device works, beside the orders of others."""
+
+    @property
+    def handle(self) -> int:
+        """As the driver knows it; 0 is the default one of a device."""
+        ...
 
     def synchronize(self) -> None: ...
 
@@ -62,6 +89,11 @@ class Buffer(Protocol):
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def freed(self) -> bool:
+        """Whether `free` was called."""
+        ...
+
     def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
         """A copy of the values at `offset`, after what the device does to them now is done."""
         ...
@@ -192,8 +224,11 @@ class Table(Protocol):
 class Launch(Protocol):
     """One kernel with its parameters, run on operands that may differ from call to call. Threads may share it."""
 
-    def run(self, operands: tuple[tuple[int, int], ...]) -> None:
-        """One native call, without the GIL, that allocates nothing; raises typed errors that name the node. An absent operand is (0, 0)."""
+    def run(self, operands: tuple[tuple[int, int], ...], stream: DeviceStream | None = None) -> None:
+        """One native call, without the GIL, that allocates nothing; raises typed errors that name the node. An absent operand is (0, 0).
+
+        It runs in the order of the stream, of the device's default one where that is None, and may not be done on return.
+        """
         ...
 
 
@@ -241,11 +276,11 @@ class Device(Protocol):
 
     def make_table(self, steps: Sequence[ResolvedStep], stream: DeviceStream | None = None) -> Table: ...
     def make_launch(self, call: KernelCall) -> Launch:
-        """The launch runs in the device's default order."""
+        """Raises `LifecycleError` while this thread captures, which is when nothing can be made ready."""
         ...
 
     def synchronize(self) -> None:
-        """Waits for all work; raises what a kernel of the default order met."""
+        """Waits for all work; raises what launches met since somebody last waited."""
         ...
 
     def pack(self, tensor_type: TensorType, address: int, source: PackSource, first_row: int) -> None:
@@ -257,6 +292,26 @@ class Device(Protocol):
 
     def unpack(self, tensor_type: TensorType, address: int) -> Array:
         """The logical values of the weight at `address` as float32: what `pack` wrote, blocks dequantised."""
+        ...
+
+
+class OrderedDevice(Device, Protocol):
+    """A device that works while its host goes on."""
+
+    def launch_stream(self, *, non_blocking: bool = False) -> DeviceStream:
+        """A stream for launches. `non_blocking`: beside the default order of the device too."""
+        ...
+
+    def external_stream(self, handle: int) -> DeviceStream | None:
+        """A stream that somebody else made and keeps; None for the handle of the default one."""
+        ...
+
+    def order(self, first: DeviceStream | None, then: DeviceStream | None) -> None:
+        """What is submitted to `then` from now on runs after what `first` has now; None is the default order."""
+        ...
+
+    def finish(self, stream: DeviceStream | None = None) -> None:
+        """Waits for a stream, None for the default order; raises what launches on it met since somebody last waited."""
         ...
 
 

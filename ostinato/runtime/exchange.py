@@ -20,7 +20,7 @@ class Exchange:
     """The inputs and outputs of an entry, without those whose planned ranges are `taken`, as arrays of the host by name."""
 
     def __init__(self, plan: EntryPlan, regions: Regions, taken: Collection[ByteRange] = ()) -> None:
-        self._window = regions.window
+        self.window = regions.window
         given = {binding.name: binding for binding in plan.inputs if binding.range not in taken}
         wanted = {binding.name: binding for binding in plan.outputs if binding.range not in taken}
         self.inputs: Mapping[str, Array] = {name: regions.view(binding) for name, binding in given.items()}
@@ -32,13 +32,13 @@ class Exchange:
     def give(self) -> None:
         """Submits the copies of all inputs to the device."""
         for first, stop in self._given:
-            self._window.upload(first, stop)
+            self.window.upload(first, stop)
 
     def take(self, outputs: Iterable[str]) -> dict[str, Array]:
         """Submits the copies of outputs back, and returns the arrays that hold them when the work so far has finished."""
         wanted = list(outputs)
         for name in wanted:
-            self._window.download(self._wanted[name].offset, self._wanted[name].end)
+            self.window.download(self._wanted[name].offset, self._wanted[name].end)
         return {name: self.outputs[name] for name in wanted}
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 
+from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LifecycleError, ShapeError
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.graph import Graph
@@ -30,10 +31,16 @@ from ostinato.runtime.options import MODES, Route
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.replace import replace_weights
+from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
 from ostinato.runtime.weights import Progress, load_shared
 
 __all__ = ["Executable", "MemoryReport", "load_program"]
+
+AHEAD = 8
+"""Replays on their way at a time, where a device works by itself."""
+LOGITS_AHEAD = 2
+"""The same where each has a ring's slot for logits, which are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,10 @@ class Executable:
         self._capture = None if capture is None else tuple(capture)
         self._observer = observer
         self._runners: dict[str, Runner] = {}
+        self._idle_replays: dict[tuple[str, tuple[str, ...]], list[Replays]] = {}
+        self.turn = 0
+        """How often inputs were given; while it stays, those in the memory of the entry that ran last are what that made of them."""
+        self._given_to: str | None = None
         self._reference_state: dict[str, Array] = {}
         self._reference_weights = reference_weights or ReferenceWeights(program, device, shared)
         self.after_fork()
@@ -128,10 +139,61 @@ class Executable:
         checked = check_inputs(self.entries[name], inputs)
         check_counts(self._count_limits[name], checked)
         runner = self.runner(name)
+        self.turn, self._given_to = self.turn + 1, None
         for key, array in checked.items():
             runner.inputs[key][...] = array
         found = runner.run(wanted)
+        self._given_to = name
         return {key: np.array(found[key]) for key in wanted}
+
+    def replay(self, entry: str | None, count: int, output: str = "token") -> Array:
+        """Runs an entry that goes on by itself `count` times without giving it inputs, and returns that output of every run: [count, ...].
+
+        Such an entry ends by making its inputs those of its next step (a `decode` entry, see `ostinato.trace`): this continues the last `run` or `replay` of it.
+        Where the device works by itself several replays are on their way at a time, and nothing waits between them. Raises `ConfigError` for an unknown entry
+        or one that does not go on and for a count below 0, `InputError` for an unknown output, `LifecycleError` when something else ran since or another call
+        is in progress, and what `run` raises.
+        """
+        with self.exclusive():
+            name, times = self.entry(entry), integer(count, "count", low=0)
+            (output,) = self._wanted(name, (output,))
+            if not any(item.carried for item in self.program.graphs[name].inputs):
+                raise ConfigError(
+                    f"entry {name} does not make the inputs of its next step",
+                    node=name,
+                    hint="run() it with the inputs of each step, or trace a decode entry",
+                )
+            if self._given_to != name:
+                raise LifecycleError(
+                    "this entry is not what ran last: the inputs in its memory are not those of a next step",
+                    node=name,
+                    hint="run() it once, then replay",
+                )
+            binding = next(binding for binding in self.entries[name].outputs if binding.name == output)
+            found = np.empty((times, *binding.type.static_shape), binding.type.dtype.numpy)
+            replays, self._given_to = self.replays_held(name, (output,)), None
+            try:
+                for index in range(times):
+                    while replays.pending < min(replays.depth, times - index):
+                        replays.submit()
+                    found[index] = replays.take()[output]
+            finally:
+                self.keep(name, replays)
+            self._given_to = name
+        return found
+
+    def replays_held(self, entry: str, outputs: Sequence[str]) -> Replays:
+        """Replays of an entry, for a caller that is inside `exclusive()` and knows that the entry is what ran last. To be given back with `keep`."""
+        idle = self._idle_replays.get((entry, tuple(outputs)))
+        if idle:
+            return idle.pop()
+        depth = (LOGITS_AHEAD if "logits" in outputs else AHEAD) if self.device.captures else 1
+        return self.runner(entry).replays(outputs, depth)
+
+    def keep(self, entry: str, replays: Replays) -> None:
+        """Takes replays back, for the next who asks; what is pending is dropped."""
+        replays.drop()
+        self._idle_replays.setdefault((entry, replays.outputs), []).append(replays)
 
     def _wanted(self, name: str, outputs: Any) -> list[str]:
         known = list(dict.fromkeys(self.program.graphs[name].outputs))
@@ -183,11 +245,18 @@ class Executable:
             plan,
             self.device,
             self.regions,
-            self.exclusive,
+            self._bound_run,
             inputs=by_name("inputs", inputs),
             outputs=by_name("outputs", outputs),
             arena=arena,
         )
+
+    @contextmanager
+    def _bound_run(self) -> Iterator[None]:
+        """`exclusive` for a call that writes inputs where entries have theirs."""
+        with self.exclusive():
+            self.turn, self._given_to = self.turn + 1, None
+            yield
 
     def replace_weights(self, tensors: Mapping[str, Any]) -> None:
         """Writes new values of weights in place: original tensor name -> array (numpy, torch CPU, DLPack) of the checkpoint's shape and convention.
@@ -222,6 +291,7 @@ class Executable:
         """
         with Executable.exclusive(self):  # not a call that may write the caches: they are put back
             runners = {name: self.runner(name) for name in self.entries}  # makes the state of the reference mode
+            self.turn, self._given_to = self.turn + 1, None
             state = self.regions.state
             kept, kept_reference = state.read(np.uint8, (state.nbytes,)), dict(self._reference_state)
             try:

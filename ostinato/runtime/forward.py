@@ -103,12 +103,8 @@ class TextExecutable(Executable):
         fitting = [e for name, e in self.entries.items() if e.dims["R"] >= rows and name.startswith(prefix)]
         if not fitting:
             raise CapacityError(f"{rows} rows, the largest bucket has {self.rows}", hint="compile with a larger B")
-        holding = [e for e in fitting if e.dims["N"] >= tokens]
-        return (
-            min(holding, key=lambda e: (e.dims["N"], e.dims["R"]))
-            if holding
-            else max(fitting, key=lambda e: e.dims["N"])
-        )
+        holding = [e for e in fitting if _tokens(e) >= tokens]
+        return min(holding, key=lambda e: (_tokens(e), e.dims["R"])) if holding else max(fitting, key=_tokens)
 
     def __call__(self, input_ids: Any, lengths: Sequence[int] | Array | None = None) -> dict[str, Any]:
         """Logits of whole sequences from an empty cache.
@@ -157,3 +153,8 @@ class TextExecutable(Executable):
                         offset : offset + len(piece.tokens)
                     ]
                     offset += len(piece.tokens)
+
+
+def _tokens(entry: EntryPlan) -> int:
+    """Tokens of a step: one a row where the entry has no dimension of its own for them."""
+    return entry.dims.get("N", entry.dims["R"])

@@ -3,14 +3,19 @@
 Requests wait until a cache row is free. New rows prefill together, cut into chunks and without what their row already holds; then all active rows decode
 in one step. A finished row is free for the next request and keeps its tokens (`rows.py`). Tokens are chosen on the device; the host reads one int32 a row
 and step.
+
+A decode step leaves the inputs of the next one on the device. While the rows stay the same, the next step is a replay of the last, and nothing is packed; a
+device that works by itself gets some replays ahead, more the longer it goes well. Tokens of a row past its end are thrown away.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Iteration
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +23,7 @@ from ostinato.ir.errors import LifecycleError, OstinatoError
 from ostinato.ir.types import Array
 from ostinato.runtime.batch import LENGTH_INPUT, Piece, pack, schedule
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.replays import Replays
 from ostinato.runtime.request import Request, TokenEvent, make_request
 from ostinato.runtime.sampling import SamplingParams
 from ostinato.runtime.sampling_inputs import sampling_inputs
@@ -27,6 +33,37 @@ __all__ = ["Batch", "Generator"]
 
 Hold = Callable[[], AbstractContextManager[None]]
 """Holds the executable for one step."""
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Replays of a decode step whose rows are those of `requests`, in this order; `turn` is the executable's of that step.
+
+    `left` says how many more may be submitted before the host has new parameters for a row; up to `depth` are pending at a time, `taken` since it grew.
+    """
+
+    entry: str
+    requests: list[Request]
+    turn: int
+    left: int
+    replays: Replays
+    depth: int = 1
+    taken: int = 0
+
+    def submit(self) -> None:
+        """Submits what is worth it: not more than any row has tokens to make."""
+        worth = max(request.limit - len(request.tokens) for request in self.requests)
+        while self.left and self.replays.pending < min(self.depth, worth):
+            self.replays.submit()
+            self.left -= 1
+
+    def take(self) -> dict[str, Array]:
+        """The results of the first replay that is pending."""
+        results = self.replays.take()
+        self.taken += 1
+        if self.taken == self.depth:
+            self.depth, self.taken = min(2 * self.depth, self.replays.depth), 0
+        return results
 
 
 class Batch:
@@ -39,6 +76,7 @@ class Batch:
         self._table = executable.block_table()
         self._waiting: deque[Request] = deque()
         self._active: dict[int, Request] = {}
+        self._ahead: _Ahead | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -59,6 +97,9 @@ class Batch:
     def close(self) -> None:
         """Drops all requests and frees their rows."""
         self._waiting.clear()
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            self._executable.keep(ahead.entry, ahead.replays)
         for request in list(self._active.values()):
             self._leave(request)
 
@@ -113,32 +154,64 @@ class Batch:
             yield from self._step(plan.name, step)
 
     def _decode(self) -> Iterator[TokenEvent]:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and (results := self._go_on(ahead)) is not None:
+            self._ahead = ahead
+            yield from self._accepted(ahead.requests, results)
+            return
         pieces = [
             Piece(row, np.array([request.tokens[-1]], np.int32), len(request.prompt) + len(request.tokens) - 1, True)
             for row, request in self._active.items()
         ]
         entry = self._executable.bucket(len(pieces), len(pieces), "decode").name
-        yield from self._step(entry, pieces)
+        yield from self._step(entry, pieces, goes_on=True)
 
-    def _step(self, entry: str, pieces: Sequence[Piece]) -> Iterator[TokenEvent]:
+    def _go_on(self, ahead: _Ahead) -> dict[str, Array] | None:
+        """The results of the next replay, None where there is none: rows came or went, or somebody else gave the executable inputs."""
+        running = [request for request in ahead.requests if request.lease is not None]
+        with self._hold():
+            try:
+                self._check_rows(running)
+                if ahead.turn == self._executable.turn and running == ahead.requests == list(self._active.values()):
+                    ahead.submit()
+                if ahead.replays.pending:
+                    results = ahead.take()
+                    for request in running:  # the token that was fed
+                        request.stored = len(request.prompt) + len(request.tokens)
+                    return results
+            except BaseException:
+                self._executable.keep(ahead.entry, ahead.replays)
+                raise
+            self._executable.keep(ahead.entry, ahead.replays)
+        return None
+
+    def _step(self, entry: str, pieces: Sequence[Piece], *, goes_on: bool = False) -> Iterator[TokenEvent]:
         plan = self._executable.entries[entry]
         inputs, wanted = pack(plan, pieces, self._table)
         requests = [self._active[piece.row] for piece in wanted]
         inputs.update(sampling_inputs(plan, requests))
         outputs = ("token", "logits") if any(r.params.logprobs is not None for r in requests) else ("token",)
         with self._hold():
-            self._check_rows(pieces)
+            self._check_rows([self._active[piece.row] for piece in pieces])
             results = self._executable.run_held(entry, inputs, outputs)
+            if goes_on:
+                self._ahead = _Ahead(
+                    entry, requests, self._executable.turn, _left(requests), self._executable.replays_held(entry, outputs)
+                )
         for piece in pieces:
             self._active[piece.row].stored = piece.start + len(piece.tokens)
+        yield from self._accepted(requests, results)
+
+    def _accepted(self, requests: Sequence[Request], results: Mapping[str, Array]) -> Iterator[TokenEvent]:
+        """Hands the tokens of a step to those requests that have not ended."""
         logits = results.get("logits", [None] * len(requests))
         for request, token, row in zip(requests, results["token"], logits, strict=False):
-            yield self._accept(request, int(token), row)
+            if request.lease is not None:
+                yield self._accept(request, int(token), row)
 
-    def _check_rows(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            lease = self._active[piece.row].lease
-            if lease is None or not self._executable.free_rows.is_current(lease):
+    def _check_rows(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.lease is None or not self._executable.free_rows.is_current(request.lease):
                 raise LifecycleError(
                     "another call of the executable used the caches in the middle of this generation, or replaced weights",
                     hint="finish the generation first, or make that call on executable.clone()",
@@ -154,6 +227,12 @@ class Batch:
         if ended:
             self._leave(request)
         return TokenEvent(request, token, text, ended)
+
+
+def _left(requests: Sequence[Request]) -> int:
+    """Steps after the one that is run now for which what the host has packed of these requests stays right: what they may not choose changes with it."""
+    held_back = [request for request in requests if request.forbidden]
+    return min((request.params.min_tokens - 1 - len(request.tokens) for request in held_back), default=sys.maxsize)
 
 
 class Generator:

@@ -24,6 +24,7 @@ from ostinato.planner.plan import EntryPlan, slot_name, spelled
 from ostinato.runtime.device import Device, Window
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
+from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import PlannedRunner
 
 __all__ = ["GuardedRunner", "pattern"]
@@ -111,6 +112,13 @@ class GuardedRunner(PlannedRunner):
             self._over.setdefault(tenant.last, []).append(tenant.place)
 
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        return self.again(outputs)
+
+    def replays(self, outputs: Sequence[str], depth: int) -> Replays:
+        del depth
+        return Replays(self.again, outputs)
+
+    def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         given = [binding.range for binding in self.loaded.plan.inputs]
         for region, memory in self._watched.items():
             memory.empty([place for place in given if place.region == region])

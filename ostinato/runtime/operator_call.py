@@ -17,12 +17,12 @@ from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BackendError, DTypeError, InputError, LayoutError, OstinatoError, ShapeError
 from ostinato.ir.graph import Attributes, Node, Value, trimmed
 from ostinato.ir.opdef import Attr, OpDef
-from ostinato.ir.step import WORKSPACE, Launch
+from ostinato.ir.step import WORKSPACE, Launch, StepKind
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import layout_refusal, row_refusal
-from ostinato.runtime.arrays import Form
 from ostinato.runtime.device import KernelCall
+from ostinato.runtime.forms import Form
 
 __all__ = ["CallPlan", "Forms", "call_site_of", "form_of_type", "plan_call", "serving_row"]
 
@@ -46,11 +46,12 @@ class CallPlan:
     written: tuple[int, ...]
     in_place: frozenset[tuple[int, int]]
     empty: bool
+    kind: StepKind = StepKind.LAUNCH
     launch: Launch | None = None
 
     def call(self, name: str) -> KernelCall:
         """What the device makes ready; `name` is what its errors name."""
-        return KernelCall(name, self.kernel, self.params, len(self.places), launch=self.launch)
+        return KernelCall(name, self.kernel, self.params, len(self.places), self.kind, self.launch)
 
 
 def form_of_type(tensor: TensorType) -> Form:
@@ -72,7 +73,9 @@ def call_site_of(opdef: OpDef, operands: Forms, attrs: Mapping[str, Attr]) -> Ca
     )
     names = [None if form is None else spec.name for spec, form in zip(opdef.operands, operands, strict=True)]
     node = Node(opdef.name, trimmed(names), values, Attributes(full))
-    return CallSite(node, types, results, tuple(None if form is None else form.strides for form in operands))
+    strides = tuple(None if form is None else form.strides for form in operands)
+    offsets = tuple(0 if form is None else form.offset for form in operands)
+    return CallSite(node, types, results, strides, offsets=offsets)
 
 
 def plan_call(
@@ -93,6 +96,12 @@ def plan_call(
                 node=f"{opdef.name}.{opdef.operands[operand].name}",
             )
     row = serving_row(opdef, target, site, level)
+    if row.kind is StepKind.GEMM and any(form is not None and form.offset for form in outs):
+        raise LayoutError(
+            f"{row.identity} writes memory that is aligned to 16 bytes, the output is not",
+            node=opdef.name,
+            hint='pass aligned memory, or level="tuned" for a kernel of our own',
+        )
     names = [*(spec.name for spec in opdef.operands), *(value.name for value in free), WORKSPACE]
     place = {name: index for index, name in enumerate(names) if index >= len(site.operands) or site.has(index)}
     place |= {values[result].name: operand for result, operand in aliased.items()}
@@ -108,6 +117,7 @@ def plan_call(
         written=(*range(len(site.operands), len(names)), *aliased.values()),
         in_place=frozenset((place[result], place[operand]) for result, operand in in_place),
         empty=not any(result.elements for result in site.results),
+        kind=row.kind,
         launch=row.launch_of(site),
     )
 

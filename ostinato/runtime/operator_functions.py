@@ -6,7 +6,7 @@ Nothing is written by hand for an operator; adding one adds its function.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ostinato.ir.opdef import AttrSpec, OpDef
@@ -38,8 +38,8 @@ class OperatorFunction(Protocol):
     ) -> Any: ...
 
 
-def operator_function(opdef: OpDef, target: Target, operators: Callable[[], Operators]) -> OperatorFunction:
-    """The function of one operator; `operators` gives the device it runs on when it is called."""
+def operator_function(opdef: OpDef, target: Target, operators: Operators) -> OperatorFunction:
+    """The function of one operator; its documentation lists the rows of `target`."""
     name = opdef.name
 
     def function(
@@ -51,7 +51,7 @@ def operator_function(opdef: OpDef, target: Target, operators: Callable[[], Oper
         in_place: bool = False,
         **named: Any,
     ) -> Any:
-        return operators().call(
+        return operators.call(
             name, operands, named, out=out, workspace=workspace, stream=stream, level=level, in_place=in_place
         )
 
@@ -88,7 +88,7 @@ def _documentation(opdef: OpDef, target: Target) -> str:
     lines += ["", *_results(opdef)]
     rows = target.ranked(opdef.name)
     if rows:
-        lines += ["", "Rows (level= forces one by name or by level):"]
+        lines += ["", f"Rows of the {target.name} (level= forces one by name or by level; GPUs have their own):"]
         lines += [f"  {row.name} ({row.level.name.lower()})" for row in rows]
     pairs = dict.fromkeys(f"{result} on {operand}" for row in rows for result, operand in row.in_place)
     if pairs:

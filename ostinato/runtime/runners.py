@@ -25,6 +25,7 @@ from ostinato.runtime.device import Buffer, Device, KernelCall, Launch, Window
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions
+from ostinato.runtime.replays import QueuedReplays, Replays
 from ostinato.runtime.weights import logical_weight
 
 __all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "ReferenceWeights", "Runner"]
@@ -35,10 +36,19 @@ class Runner(abc.ABC):
 
     inputs: Mapping[str, Array]
 
-    @abc.abstractmethod
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
-        """Runs once; the named outputs, or more, are valid until the next run."""
+        """Runs once on `inputs` as they are filled; the named outputs, or more, are valid until the next run."""
+        return self.again(outputs)
+
+    @abc.abstractmethod
+    def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        """Runs once on the inputs as the last run left them; `inputs` need not show those."""
         ...
+
+    def replays(self, outputs: Sequence[str], depth: int) -> Replays:
+        """Runs like `again`, of which up to `depth` may be submitted before the first is taken, where the device works by itself."""
+        del depth
+        return Replays(self.again, outputs)
 
 
 class PlannedRunner(Runner):
@@ -58,6 +68,9 @@ class PlannedRunner(Runner):
 
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         self.loaded.exchange.give()
+        return self.again(outputs)
+
+    def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         if self._observer is None:
             self.enqueue()
         else:
@@ -71,6 +84,12 @@ class PlannedRunner(Runner):
     def enqueue(self) -> None:
         """Submits all steps."""
         self.loaded.table.enqueue()
+
+    def replays(self, outputs: Sequence[str], depth: int) -> Replays:
+        if self._observer is not None:
+            return super().replays(outputs, depth)
+        wanted = [binding for binding in self.loaded.plan.outputs if binding.name in outputs]
+        return QueuedReplays(self.enqueue, self.loaded.table, self.loaded.exchange.window, wanted, depth)
 
     def observe(self, step: Step) -> None:
         """Shows the observer what a step has made, before a later one may take the bytes."""
@@ -116,9 +135,12 @@ class EagerRunner(Runner):
     def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         for buffer, window in self._given:
             window.upload(0, buffer.nbytes)
+        return self.again(outputs)
+
+    def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         live: dict[str, Buffer] = {}
         for index, node, call, launch in self._calls:
-            aliased = {node.results[result].name for result, _ in OP[node.op].must_alias}
+            aliased = {node.results[result].name for result, _ in OP[node.op].aliased(node.operands)}
             own = [value for value in node.results if value.name not in aliased]
             live.update((value.name, self._device.allocate(value.type.nbytes, zeroed=False)) for value in own)
             self._run_call(call, launch, live)
@@ -228,7 +250,7 @@ class ReferenceRunner(Runner):
             for item in self._graph.with_role(Role.INPUT)
         }
 
-    def run(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+    def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         result = interpret(
             self._graph,
             {**self.inputs, **self._weights.of(self._graph), **self._state},
@@ -236,6 +258,8 @@ class ReferenceRunner(Runner):
             widened=self._weights.widened,
         )
         self._state.update(result.state)
+        for name, array in result.carried.items():
+            self.inputs[name][...] = array
         return {name: result.outputs[name] for name in outputs}
 
 
@@ -253,7 +277,7 @@ def _calls(graph: Graph, target: Target, views: Mapping[str, StorageView]) -> tu
 
 
 def _kernel_call(node: Node, call: NodeCall) -> KernelCall:
-    return KernelCall(node.name, call.kernel, call.params, len(call.operands), launch=call.launch)
+    return KernelCall(node.name, call.kernel, call.params, len(call.operands), call.kind, call.launch)
 
 
 def _span(tensor: TensorType, view: StorageView) -> int:

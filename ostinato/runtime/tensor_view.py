@@ -22,8 +22,6 @@ from ostinato.ir.checks import boolean, integer, integers, shown
 from ostinato.ir.errors import (
     BoundsError,
     CapacityError,
-    ConfigError,
-    DeviceUnavailable,
     DTypeError,
     InputError,
     LayoutError,
@@ -31,30 +29,14 @@ from ostinato.ir.errors import (
     ShapeError,
 )
 from ostinato.ir.types import MAX_ELEMENTS, PACKED_LAYOUTS, Array, DType, TensorType
-from ostinato.runtime.arrays import (
-    CPU,
-    Form,
-    Memory,
-    as_bfloat,
-    memory_of,
-    natural_strides,
-    reach,
-    settled_strides,
-)
+from ostinato.runtime.arrays import CPU, as_bfloat, memory_of
+from ostinato.runtime.forms import CPU_MEMORY, Form, Memory, misalignment, natural_strides, reach, settled_strides
+from ostinato.runtime.opened import memory_name
+from ostinato.runtime.stream import Stream
 
-__all__ = ["TensorView", "check_memory"]
+__all__ = ["TensorView"]
 
 _ADDRESSES = 2**64
-
-
-def check_memory(device: object) -> str:
-    """The name of a device's memory as it is: "cpu". Raises `DeviceUnavailable` for "hip", which this version does not have, `ConfigError` for others."""
-    name = device if isinstance(device, str) else ""
-    if name == "cpu":
-        return name
-    if name.partition(":")[0] == "hip":
-        raise DeviceUnavailable("the HIP backend is not yet available in this version", hint='use device="cpu"')
-    raise ConfigError(f"device {shown(device)} is unknown", hint='memory lies on "cpu"')
 
 
 class _Bytes:
@@ -79,7 +61,6 @@ class TensorView:
     pointer: int
     nbytes: int
     offset: int
-    device: str
     memory: Memory
     """The elements themselves; what a call takes of the view."""
 
@@ -90,7 +71,7 @@ class TensorView:
         shape: Sequence[int],
         strides: Sequence[int] | None,
         dtype: DType | npt.DTypeLike,
-        device: str = "cpu",
+        device: str = CPU_MEMORY,
         owner: Any = None,
         *,
         offset: int = 0,
@@ -100,17 +81,18 @@ class TensorView:
         """`nbytes` bytes may be accessed from `pointer` on; the first element is `offset` elements after it.
 
         `strides` (elements) None is the logical order without gaps. `dtype` is a name such as "f32", "bf16", "i32" or "q8_0", a `DType` or a numpy dtype.
-        Block dtypes are dense. `layout` is the format of a packed weight. `owner` is kept alive and never freed; without one the caller keeps the memory.
+        Block dtypes are dense. `layout` is the format of a packed weight. `device` is whose memory it is: "cpu" or a GPU such as "hip:0", which nothing can
+        check. `owner` is kept alive and never freed; without one the caller keeps the memory.
 
         Raises `InputError` for a null pointer to bytes, `CapacityError` where sizes overflow, `ShapeError` for negative extents, `LayoutError` for strides or
-        an alignment that cannot be, `BoundsError` unless all elements lie inside the bytes, `DTypeError` for a dtype that is none, `DeviceUnavailable` and
-        `ConfigError` for a device that is not here.
+        an alignment that cannot be, `BoundsError` unless all elements lie inside the bytes, `DTypeError` for a dtype that is none, `ConfigError` for a device
+        that is none.
         """
         start = integer(pointer, "pointer", low=0, error=InputError)
         size = integer(nbytes, "nbytes", low=0, error=InputError)
         extents = integers(shape, "shape", low=0, error=ShapeError)
         first = integer(offset, "offset", low=0, error=BoundsError)
-        kind = _dtype_of(dtype)
+        kind, where = _dtype_of(dtype), memory_name(device)
         if not start and size:
             raise InputError(f"a null pointer to {size} bytes", hint="pass the address of the first byte")
         if start + size > _ADDRESSES:
@@ -119,10 +101,11 @@ class TensorView:
             raise CapacityError(f"shape {list(extents)} has {count} elements, more than {MAX_ELEMENTS}")
         if first % kind.block_elements:
             raise LayoutError(f"offset {first} is inside of a block of {kind.block_elements} elements")
-        form = Form(
-            extents, _checked_strides(extents, strides, kind, layout), kind, layout, boolean(writable, "writable")
-        )
-        begin, span, memory = kind.nbytes(first), _span_of(form), check_memory(device)
+        settled = _checked_strides(extents, strides, kind, layout)
+        begin = kind.nbytes(first)
+        phase = 0 if where == CPU_MEMORY else misalignment(start + begin, kind)
+        form = Form(extents, settled, kind, layout, boolean(writable, "writable"), phase)
+        span = _span_of(form)
         if begin + span > size:
             raise BoundsError(
                 f"{form.type} with strides {list(form.strides or ())} from element {first} on takes bytes "
@@ -134,29 +117,43 @@ class TensorView:
                 f"the first element, at {start + begin:#x}, is not aligned to its {kind.block_bytes} bytes",
                 hint="copy the bytes to memory of their own first",
             )
-        self._fill(start, size, first, memory, Memory(start + begin, span, form, owner))
+        self._fill(start, size, first, Memory(start + begin, span, form, owner, where))
 
     @staticmethod
-    def of(value: Any, node: str | None = None) -> TensorView:
-        """A view of an array, without a copy: numpy (ml_dtypes' too), torch CPU tensors, DLPack, the buffer protocol; a view as it is.
+    def of(value: Any, node: str | None = None, *, stream: Stream | None = None) -> TensorView:
+        """A view of an array, without a copy: numpy (ml_dtypes' too), torch tensors, DLPack, `__cuda_array_interface__`, the buffer protocol; a view as it is.
 
-        `node` is what errors name. Raises `LayoutError` for negative strides and for masked, sparse, lazily negated or misaligned arrays, `DTypeError` for
-        what is no array or has a dtype without a counterpart, `InputError` for what does not lie in CPU memory or takes part in autograd.
+        `node` is what errors name. `stream` is where an array on a GPU will be used, by default the default stream of its device: values that come through
+        DLPack or `__cuda_array_interface__` are there in its order, which `stream` of the view tells. torch tensors say nothing of an order: they are used on
+        torch's current stream, or their caller waits.
+
+        Raises `LayoutError` for negative strides and for masked, sparse, lazily negated or misaligned arrays, `DTypeError` for what is no array or has a dtype
+        without a counterpart, `InputError` for what is neither on the CPU nor on a GPU that is named, or takes part in autograd, `ConfigError` for a stream
+        of another device.
         """
         if isinstance(value, TensorView):
             return value
-        memory = memory_of(value, node)
+        memory = memory_of(value, node, stream)
         view = object.__new__(TensorView)
-        view._fill(memory.address, memory.span, 0, "cpu", memory)
+        view._fill(memory.address, memory.span, 0, memory)
         return view
 
-    def _fill(self, pointer: int, nbytes: int, offset: int, device: str, memory: Memory) -> None:
+    def _fill(self, pointer: int, nbytes: int, offset: int, memory: Memory) -> None:
         put = object.__setattr__
         put(self, "pointer", pointer)
         put(self, "nbytes", nbytes)
         put(self, "offset", offset)
-        put(self, "device", device)
         put(self, "memory", memory)
+
+    @property
+    def device(self) -> str:
+        """Whose memory it is: "cpu", or a GPU such as "hip:0"."""
+        return self.memory.device
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the stream in whose order the values are there, 0 for the default one; None where nobody said."""
+        return self.memory.stream
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -248,17 +245,7 @@ class TensorView:
         self._addressable("viewed")
         # an empty view begins nowhere: at the end of an axis its offset would leave the bytes
         begin = self.offset + (0 if 0 in shape else offset)
-        return TensorView(
-            self.pointer,
-            self.nbytes,
-            shape,
-            strides,
-            self.dtype,
-            self.device,
-            self.owner,
-            offset=begin,
-            writable=self.writable,
-        )
+        return self._within(self.pointer, self.nbytes, shape, strides, self.dtype, begin)
 
     def reinterpret(self, dtype: DType | npt.DTypeLike, shape: Sequence[int]) -> TensorView:
         """All bytes of a dense view, read as another dtype and shape: u8 as blocks or as bf16, a packed weight as u8.
@@ -271,9 +258,25 @@ class TensorView:
         wanted = TensorType(integers(shape, "shape", low=0, error=ShapeError), kind)
         if wanted.nbytes != span:
             raise ShapeError(f"expected {span} bytes as in {self.type}, {wanted} has {wanted.nbytes}")
-        return TensorView(
-            self.address, span, wanted.static_shape, None, kind, self.device, self.owner, writable=self.writable
+        return self._within(self.address, span, wanted.static_shape, None, kind, 0)
+
+    def _within(
+        self,
+        pointer: int,
+        nbytes: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        dtype: DType,
+        offset: int,
+    ) -> TensorView:
+        """Other elements of the same memory, whose owner, order and access they have."""
+        writable = self.writable
+        made = TensorView(
+            pointer, nbytes, shape, strides, dtype, self.device, self.owner, offset=offset, writable=writable
         )
+        if self.stream is not None:
+            made._fill(pointer, nbytes, offset, made.memory._replace(stream=self.stream))
+        return made
 
     def _addressable(self, what: str) -> tuple[int, ...]:
         if self.strides is None or self.dtype.is_block:
@@ -283,7 +286,15 @@ class TensorView:
     # arrays of other libraries over the same bytes
 
     def numpy(self) -> Array:
-        """A numpy array over the same elements, which keeps view and owner alive. Raises `DTypeError` for blocks, `LayoutError` for packed weights."""
+        """A numpy array over the same elements, which keeps view and owner alive.
+
+        Raises `DTypeError` for blocks, `LayoutError` for packed weights, `InputError` for memory of a GPU.
+        """
+        if self.device != CPU_MEMORY:
+            raise InputError(
+                f"{self.type} is on {self.device}, where numpy does not reach",
+                hint="copy it where it can be seen: ostinato.hip.copy_async, or .cpu() of a torch tensor",
+            )
         if self.strides is None:
             raise LayoutError(f"{self.type} is no array of elements", hint="reinterpret it as u8 to see its bytes")
         kind = self.dtype.numpy
@@ -303,6 +314,8 @@ class TensorView:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         # numpy has no name for bf16 there but raw bytes; without the attribute it asks __array__
+        if self.device != CPU_MEMORY:
+            raise AttributeError(f"__array_interface__ is of memory of the CPU, this is on {self.device}")
         if self.strides is None or self.dtype.is_block or self.dtype is DType.BF16:
             raise AttributeError(f"__array_interface__ has no name for {self.type}")
         return self.numpy().__array_interface__
@@ -322,7 +335,8 @@ class TensorView:
     def __repr__(self) -> str:
         strided = "" if self.strides is None or self.is_contiguous else f", strides {list(self.strides)}"
         access = "" if self.writable else ", read-only"
-        return f"<TensorView {self.type}{strided} at {self.address:#x}{access}>"
+        where = "" if self.device == CPU_MEMORY else f" on {self.device}"
+        return f"<TensorView {self.type}{strided} at {self.address:#x}{where}{access}>"
 
 
 def _dtype_of(dtype: DType | npt.DTypeLike | None) -> DType:

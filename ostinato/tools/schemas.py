@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from ostinato.tools.conformance.report import ConformanceReport
+from ostinato.tools.report import Report
 
 __all__ = [
     "REPORTS",
@@ -35,17 +36,12 @@ __all__ = [
     "PlacementReport",
     "PlanReport",
     "Problem",
+    "Report",
     "RunReport",
     "TokenChoice",
     "Verdict",
     "ViewReport",
 ]
-
-
-class Report(BaseModel):
-    """Base of everything printed: immutable, no unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Problem(Report):
@@ -457,6 +453,7 @@ REPORTS: Mapping[str, type[Report]] = {
     "bench": BenchReport,
     "compare": CompareReport,
     "compile": CompileReport,
+    "conformance": ConformanceReport,
     "doctor": DoctorReport,
     "embed": EmbedReport,
     "error": ErrorReport,

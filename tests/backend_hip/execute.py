@@ -90,13 +90,13 @@ def execute(
         assert data is not None
         _fill(device, memory[name], tensor, np.ascontiguousarray(data))
     untouched = {
-        item.value.name: memory[item.value.name].bytes.copy() for item in graph.inputs if item.role is not Role.STATE
+        item.value.name: memory[item.value.name].bytes.copy() for item in graph.inputs if item not in graph.updated
     }
     for node in graph.nodes:
         opdef = OP[node.op]
         if opdef.is_view:
             continue
-        aliased = {node.results[result].name for result, _ in opdef.must_alias}
+        aliased = {node.results[result].name for result, _ in opdef.aliased(node.operands)}
         for value in node.results:
             if value.name in aliased:
                 continue

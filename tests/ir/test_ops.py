@@ -39,7 +39,8 @@ def test_valid_samples_give_what_is_inferred(op: OpDef, rng: np.random.Generator
     for sample in samples:
         types, arrays = run(op, sample, rng)
         assert len(types) == len(arrays)
-        assert len(types) >= len(op.results)
+        absent = len(op.must_alias) - len(op.aliased(sample.operands))
+        assert len(types) >= len(op.results) - absent
         for tensor, array in zip(types, arrays, strict=True):
             assert tensor.layout is None
             assert array.shape == tensor.static_shape, f"{op.name} {operand_types(sample)} {dict(sample.attrs)}"
@@ -69,6 +70,9 @@ def test_schema_is_complete(op: OpDef, rng: np.random.Generator) -> None:
     assert len(set(names)) == len(names), "operands and results have names of their own"
     optional = [spec.optional for spec in op.operands]
     assert optional == sorted(optional), "optional operands come last"
+    without = [op.operands[operand].optional for _, operand in op.must_alias]
+    assert without == sorted(without), "results of optional operands come last"
+    assert not any(without) or [result for result, _ in op.must_alias] == list(range(len(op.results)))
     assert not op.extent or op.extent in names
     assert op.derivative is None
     assert all(spec.default is None or type(spec.default) is spec.type for spec in op.attrs)
@@ -296,6 +300,12 @@ SYMBOLIC: dict[str, tuple[str, list[TensorType | None], dict[str, Attr], str]] =
     "slice": ("slice", [tensor("NC", T, 96)], {"axis": 0, "start": 0, "stop": 1}, "f32[N:1,C:96]"),
     "gather_rows": ("gather_rows", [tensor("BTC", B, T, 64), ints("R", R)], {}, "f32[R:R,C:64]"),
     "argmax": ("argmax", [tensor("RV", R, 100)], {}, "i32[R:R]"),
+    "advance": (
+        "advance",
+        [ints(axes, R) for axes in "RNNRR"] + [ints("R_", R, 40), ints("R", R), ints("N", R)],
+        {"context": 40},
+        "i32[N:R] i32[N:R] i32[R:R] i32[R:R] i32[R:R,40] i32[R:R] i32[N:R]",
+    ),
     "cross_entropy": ("cross_entropy", [tensor("BTV", B, T, 100), ints("BT", B, T)], {}, "f32[]"),
 }
 
@@ -314,6 +324,12 @@ REFUSED: dict[str, tuple[type[OstinatoError], str, list[TensorType | None], dict
     "a dimension split": (ShapeError, "reshape", [tensor("N", N)], {"shape": (2, -1)}),
     "rows joined along a dimension": (ShapeError, "concat", [tensor("NC", N, 5), tensor("NC", N, 5)], {"axis": 0}),
     "a dimension repeated": (ShapeError, "repeat_interleave", [tensor("NC", N, 5)], {"axis": 0, "repeats": 2}),
+    "more tokens than rows": (
+        ShapeError,
+        "advance",
+        [ints(axes, N if axes == "N" else R) for axes in "RNNRR"] + [ints("R_", R, 40), ints("R", R)],
+        {"context": 40},
+    ),
     "one axis twice": (
         LayoutError,
         "matmul",

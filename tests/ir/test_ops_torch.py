@@ -228,3 +228,26 @@ def test_penalties_are_those_of_vllm(rng: np.random.Generator) -> None:
         expected[row] -= torch.tensor(frequency[row]) * counts
         expected[row] -= torch.tensor(presence[row]) * (counts > 0)
     np.testing.assert_array_equal(y, expected.numpy())
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_the_inputs_of_the_next_step_are_masked_updates(rotary: bool, rng: np.random.Generator) -> None:
+    rows, context = 200, 12
+    token = rng.integers(-1, 40, rows).astype(np.int32)
+    position = rng.integers(-1, context + 1, rows).astype(np.int32)
+    seen = np.where(rng.random(rows) < 0.5, 0, rng.integers(1, context + 2, rows)).astype(np.int32)
+    vectors = [rng.integers(0, 1000, rows).astype(np.int32) for _ in range(4)]
+    history = rng.integers(0, 40, (rows, context)).astype(np.int32)
+    given = [vectors[0], position, vectors[1], vectors[2], history, seen, *([vectors[3]] if rotary else [])]
+    ids, at, length, index, held, count, *rest = call("advance", token, *given, context=context)
+    moves = (t(token) >= 0) & (t(position) >= 0) & (t(position) + 1 < context) & (t(seen) < context)
+    one = moves.to(torch.int32)
+    np.testing.assert_array_equal(ids, torch.where(moves, t(token), t(vectors[0])).numpy())
+    for found, before in ((at, position), (length, vectors[1]), (index, vectors[2]), *zip(rest, vectors[3:], strict=False)):
+        np.testing.assert_array_equal(found, (t(before) + one).numpy())
+    keeps = moves & (t(seen) > 0)
+    np.testing.assert_array_equal(count, (t(seen) + keeps.to(torch.int32)).numpy())
+    place = keeps[:, None] & (torch.arange(context)[None] == t(seen)[:, None])
+    np.testing.assert_array_equal(held, torch.where(place, t(token)[:, None], t(history)).numpy())
+    assert len(rest) == rotary
+    assert 0 < int(moves.sum()) < rows

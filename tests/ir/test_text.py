@@ -82,7 +82,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     types = tensor_types(dims)
     values = st.builds(Value, TEXTS, types)
     parts = st.lists(st.builds(WeightPart, TEXTS, INTS, INTS, st.just("none") | TEXTS), max_size=2).map(tuple)
-    inputs = st.builds(GraphInput, values, st.sampled_from(Role), parts) | constants()
+    inputs = st.builds(GraphInput, values, st.sampled_from(Role), parts, carried=st.booleans()) | constants()
     locations = st.none() | st.builds(Location, TEXTS, INTS)
     nodes = st.builds(
         Node,

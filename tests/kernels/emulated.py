@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from ostinato.backend_hip.emulator.emulator import EmulatedModule, Emulator
-from ostinato.backend_hip.kernel_source import Instance, KernelName, expanded, instance_of
+from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, KernelName, expanded, instance_of
 from ostinato.ir.errors import BoundsError
 from ostinato.ir.step import Launch
 from ostinato.ir.types import Array, TensorType
 from ostinato.runtime.device import PackSource
-from tests.kernels.row_harness import GUARD, Addresses, Call
+from ostinato.tools.conformance.calls import Call
+from ostinato.tools.conformance.rows import GUARD, Memory
 
 __all__ = ["CACHE", "WAVES", "EmulatedMachine", "Kernel", "compiled", "emulator", "instances"]
 
@@ -51,7 +52,7 @@ class Kernel:
         step: int = 0,
     ) -> int:
         """Runs it on the arrays in place; returns the status word."""
-        status = np.zeros(1, np.uint32)
+        status = np.zeros(STATUS_BYTES // 4, np.uint32)
         self.module.launch(
             "kernel",
             Launch((blocks, 1, 1), (self.threads, 1, 1)),
@@ -74,13 +75,16 @@ class EmulatedMachine:
     poisoned: bool = False
     """Under the address sanitizer: what lies around the operands is no memory while a kernel runs."""
 
-    def pack(self, tensor: TensorType, address: int, source: PackSource) -> None:
+    def pack(self, tensor: TensorType, source: PackSource) -> Array:
         raise AssertionError(f"no GPU row asks for {tensor}")
 
-    def run(self, call: Call, operands: Addresses) -> None:
+    def run(self, call: Call, operands: Sequence[Memory | None]) -> None:
         kernel, launch = KernelName.parse(call.row.kernel(call.site)), call.row.launch_of(call.site)
         assert launch is not None, f"{call.row.identity} has no launch"
-        status, addresses = np.zeros(1, np.uint32), [address for address, _ in operands]
+        status, addresses = (
+            np.zeros(STATUS_BYTES // 4, np.uint32),
+            [0 if memory is None else memory.address for memory in operands],
+        )
         self._mark(operands, "poison")
         try:
             self.modules[kernel.file].launch(
@@ -94,16 +98,17 @@ class EmulatedMachine:
             )
         finally:
             self._mark(operands, "unpoison")
+        assert not status[1:].any(), "a kernel leaves tickets as it found them"
         if status[0]:
             assert status[0] == 7, "the status word is one more than the step"
             raise BoundsError(f"{kernel} met an index out of range")
 
-    def _mark(self, operands: Addresses, how: str) -> None:
+    def _mark(self, operands: Sequence[Memory | None], how: str) -> None:
         if not self.poisoned:
             return
         mark = getattr(ctypes.CDLL(None), f"__asan_{how}_memory_region")
-        for address, nbytes in operands:
-            for start in (address - GUARD, address + nbytes) if address else ():
+        for memory in (memory for memory in operands if memory is not None):
+            for start in (memory.address - GUARD, memory.address + memory.nbytes):
                 mark(ctypes.c_void_p(start), ctypes.c_size_t(GUARD))
 
     def __str__(self) -> str:

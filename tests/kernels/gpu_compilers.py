@@ -14,13 +14,19 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ostinato.backend_hip.kernel_source import COMPILE_OPTIONS, source_hash
+from ostinato.backend_hip.prebuilt import clang_command
 from tests.kernels.emulated import CACHE
 
-__all__ = ["CompileError", "Nvrtc", "Resources", "Rocm", "nvrtc", "rocm"]
+__all__ = ["CompileError", "Nvrtc", "Resources", "Rocm", "at_once", "nvrtc", "rocm"]
+
+Compiled = TypeVar("Compiled")
 
 
 class CompileError(Exception):
@@ -90,21 +96,15 @@ class Rocm:
     """clang for AMD over a ROCm folder."""
 
     def __init__(self, root: Path, clang: str) -> None:
-        self._command = (clang, "-x", "hip", f"--rocm-path={root}", "-isystem", str(root / "include"))
+        self.root, self.clang = root, clang
 
     def compile(self, source: str, architecture: str) -> dict[str, Resources]:
         """What the kernels take, by name. Raises `CompileError` with what clang said."""
         with tempfile.TemporaryDirectory() as folder:
             text, made = Path(folder, "kernels.hip"), Path(folder, "kernels.s")
             text.write_text(source, encoding="utf-8")
-            options = [
-                f"--offload-arch={architecture}",
-                "-O3",
-                *COMPILE_OPTIONS["clang"],
-                "--cuda-device-only",
-            ]
-            output = ["--no-gpu-bundle-output", "-include", "hip/hip_runtime.h", "-S", "-o", str(made), str(text)]
-            run = subprocess.run([*self._command, *options, *output], capture_output=True, text=True, check=False)
+            command = [*clang_command(architecture, self.root, self.clang), "-S", "-o", str(made), str(text)]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode:
                 raise CompileError(run.stderr)
             return _resources(made.read_text(encoding="utf-8"))
@@ -161,3 +161,16 @@ def _make_root(root: Path, assembler: str) -> None:
         if not target.exists():
             text = _CONSTANT.format(number=number)
             subprocess.run([assembler, "-", "-o", str(target)], input=text, text=True, check=True)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())
+
+
+def at_once(
+    compiler: Callable[[str, str], Compiled], sources: Mapping[str, str], architecture: str
+) -> dict[str, Future[Compiled]]:
+    """Begins to compile the source of each file, the longest first, on all processors: both compilers let other threads run."""
+    order = sorted(sources, key=lambda file: len(sources[file]), reverse=True)
+    return {file: _pool().submit(compiler, sources[file], architecture) for file in order}

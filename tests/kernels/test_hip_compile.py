@@ -7,12 +7,13 @@ register is spilled.
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future
 
 import pytest
 
 from ostinato.backend_hip.kernel_source import Instance, kernel_files, modules
 from tests.kernels.emulated import instances
-from tests.kernels.gpu_compilers import Nvrtc, Rocm, nvrtc, rocm
+from tests.kernels.gpu_compilers import Nvrtc, Resources, Rocm, at_once, nvrtc, rocm
 from tests.kernels.test_hip_rows import hip_calls
 
 NVIDIA = ("sm_80", "sm_90")
@@ -49,20 +50,30 @@ def amd() -> Rocm:
     return found
 
 
+@functools.cache
+def every_instance_for_nvidia(compiler: Nvrtc, architecture: str) -> dict[str, Future[bytes]]:
+    return at_once(compiler.compile, modules(every_instance(32)), architecture)
+
+
+@functools.cache
+def every_instance_for_amd(compiler: Rocm, architecture: str) -> dict[str, Future[dict[str, Resources]]]:
+    return at_once(compiler.compile, modules(every_instance(AMD[architecture])), architecture)
+
+
 def test_every_kernel_file_is_reached() -> None:
     assert tuple(modules(one_instance_each(32))) == kernel_files()
 
 
 def test_kernels_compile_for_nvidia(nvidia: Nvrtc) -> None:
-    for source in modules(one_instance_each(32)).values():
-        assert nvidia.compile(source, NVIDIA[-1])
+    compiled = at_once(nvidia.compile, modules(one_instance_each(32)), NVIDIA[-1])
+    assert all(code.result() for code in compiled.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", NVIDIA)
 @pytest.mark.parametrize("file", kernel_files())
 def test_every_instance_compiles_for_nvidia(nvidia: Nvrtc, file: str, architecture: str) -> None:
-    assert nvidia.compile(modules(every_instance(32))[file], architecture)
+    assert every_instance_for_nvidia(nvidia, architecture)[file].result()
 
 
 @pytest.mark.parametrize("file", ["linear/tile", "selection/sample"])
@@ -77,8 +88,8 @@ def test_kernels_compile_for_amd(amd: Rocm, file: str) -> None:
 @pytest.mark.parametrize("architecture", AMD)
 @pytest.mark.parametrize("file", kernel_files())
 def test_every_instance_compiles_for_amd(amd: Rocm, file: str, architecture: str) -> None:
-    chosen = [instance for instance in every_instance(AMD[architecture]) if instance.name.file == file]
-    found = amd.compile(modules(chosen)[file], architecture)
+    found = every_instance_for_amd(amd, architecture)[file].result()
+    chosen = {instance for instance in every_instance(AMD[architecture]) if instance.name.file == file}
     assert set(found) == {instance.name.symbol for instance in chosen}
     assert not [name for name, taken in found.items() if taken.spilled > (FEW if architecture == "gfx1100" else 0)]
     assert all(taken.shared <= 48 * 1024 for taken in found.values())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ostinato.backend_hip.impls.hip import HIP_ROWS
-from ostinato.backend_hip.kernel_source import KernelName, instance_of, modules
+from ostinato.backend_hip.kernel_source import STATUS_BYTES, KernelName, instance_of, modules
 from ostinato.backend_hip.target import hip_target
 from ostinato.ir.errors import ConfigError, PlanError
 from ostinato.ir.graph import Graph, Role
@@ -24,6 +24,7 @@ from ostinato.planner.program import build_program
 from ostinato.planner.saved import program_from_json, program_to_json
 from tests.backend_hip.test_impls import stored
 from tests.kernels.emulated import compiled
+from tests.kernels.gemm import multiply
 from tests.passes.graphs import Config, decoder, input_values, run, tensors
 
 TARGETS = {"gfx942": 64, "gfx1100": 32}
@@ -70,7 +71,7 @@ class Memory:
 
 def run_plan(program: ProgramPlan, graph: Graph, wave: int, values: dict[str, Array]) -> dict[str, Array]:
     """Outputs and states after the steps ran one after the other."""
-    entry, memory, status = program.entries["step"], Memory(program, graph, values), np.zeros(1, np.uint32)
+    entry, memory, status = program.entries["step"], Memory(program, graph, values), np.zeros(STATUS_BYTES // 4, np.uint32)
     launched = [(step, step.launch) for step in entry.steps if step.launch is not None]
     made = compiled(modules(instance_of(s.kernel, len(s.operands), s.params, launch) for s, launch in launched), wave)
     for number, step in enumerate(entry.steps):
@@ -78,6 +79,9 @@ def run_plan(program: ProgramPlan, graph: Graph, wave: int, values: dict[str, Ar
         if step.kind is StepKind.COPY:
             source, target = (memory.bytes(p.region, p.offset, p.size) for p in places if p is not None)
             target[:] = source
+            continue
+        if step.kind is StepKind.GEMM:
+            multiply(step.params, [None if p is None else memory.bytes(p.region, p.offset, p.size) for p in places])
             continue
         assert step.launch is not None
         addresses = [0 if p is None else memory.bytes(p.region, p.offset, p.size).ctypes.data for p in places]

@@ -9,7 +9,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,39 +18,19 @@ import pytest
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.kernel_source import modules
 from ostinato.ir.errors import BoundsError, OstinatoError
-from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OP
-from ostinato.ir.ops.samplers import materialise, normal, valid
+from ostinato.ir.step import StepKind
 from ostinato.ir.target import Impl
-from ostinato.ir.types import Array, DType
+from ostinato.tools.conformance.calls import Call, calls
+from ostinato.tools.conformance.rows import Mismatch, check, references
+from ostinato.tools.conformance.samples import LARGE, arrays_of, well_typed
 from tests.kernels.emulated import WAVES, EmulatedMachine, compiled, instances
-from tests.kernels.row_harness import Call, calls, check, references
 
-by_row = pytest.mark.parametrize("row", HIP_ROWS, ids=[row.identity for row in HIP_ROWS])
+KERNEL_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.LAUNCH]
+"""Rows of the vendor's GEMM run no kernel of ours: tests/backend_hip/gpu/test_vendor_rows.py."""
+by_row = pytest.mark.parametrize("row", KERNEL_ROWS, ids=[row.identity for row in KERNEL_ROWS])
 LISTED = 5
 """Failures shown in full."""
-
-
-LARGE: Mapping[str, tuple[Sample, ...]] = {
-    "linear": (
-        valid(normal((2, 64)), normal((16391, 64), DType.BF16), normal((16391,)), dtype="f32"),
-        valid(normal((1, 8192), DType.BF16), normal((5, 8192), DType.BF16)),
-        valid(normal((7, 4104)), normal((3, 4104))),
-        valid(normal((75, 320), DType.BF16), normal((37, 320), DType.BF16), normal((37,)), dtype="f32"),
-        valid(normal((20, 96), DType.F16), normal((16, 96), DType.F16)),
-        valid(normal((3, 2080), DType.F16), normal((19, 2080), DType.F16), dtype="f32"),
-        valid(normal((50, 544), DType.BF16), normal((17, 544), DType.BF16)),
-    ),
-    "linear_swiglu": (
-        valid(normal((3, 8192), DType.BF16), normal((6, 8192), DType.BF16), dtype="f32"),
-        valid(normal((50, 160), DType.F16), normal((66, 160), DType.F16), dtype="f32"),
-    ),
-    "rms_norm": (valid(normal((2, 5000), DType.BF16), normal((5000,)), eps=1e-6),),
-    "add_rms_norm": (valid(normal((2, 1300)), normal((2, 1300)), normal((1300,)), eps=1e-6),),
-    "argmax": (valid(normal((3, 40961))),),
-    "reduce_sum": (valid(normal((70, 1001))),),
-}
-"""Shapes past those of the operator table, for which a row takes another path."""
 
 
 def fits(row: Impl, wave: int) -> bool:
@@ -63,16 +43,8 @@ def hip_calls(wave: int) -> Iterator[Call]:
     rng = np.random.default_rng(0)
     for row in (row for row in HIP_ROWS if fits(row, wave)):
         for sample in (*OP[row.op].samples(rng), *LARGE.get(row.op, ())):
-            if sample.error is None or (sample.error is BoundsError and well_typed(row, sample)):
+            if sample.error is None or (sample.error is BoundsError and well_typed(OP[row.op], sample)):
                 yield from calls(row, sample)
-
-
-def well_typed(row: Impl, sample: Sample) -> bool:
-    try:
-        OP[row.op].infer([None if operand is None else operand.type for operand in sample.operands], sample.attrs)
-    except OstinatoError:
-        return False
-    return True
 
 
 @functools.cache
@@ -92,11 +64,6 @@ def machines() -> tuple[EmulatedMachine, ...]:
     )
 
 
-def arrays_of(row: Impl, sample: Sample, rng: np.random.Generator) -> list[Array | None]:
-    arrays = [None if operand is None else materialise(operand, rng) for operand in sample.operands]
-    return arrays + [None] * (len(OP[row.op].operands) - len(arrays))
-
-
 def failures(row: Impl, rng: np.random.Generator, others: int | None) -> tuple[list[str], int]:
     """What went wrong in how many calls: each sample as it lies on the first two machines, or on all of them, and in `others` (None: all) of the other ways
     of laying it out on one of them, in turns."""
@@ -104,7 +71,7 @@ def failures(row: Impl, rng: np.random.Generator, others: int | None) -> tuple[l
     able = [machine for machine in machines() if fits(row, machine.wave)]
     samples = (*OP[row.op].samples(rng), *LARGE.get(row.op, ()))
     for number, sample in enumerate(sample for sample in samples if sample.error is None):
-        arrays = arrays_of(row, sample, rng)
+        arrays = arrays_of(OP[row.op], sample, rng)
         ways = list(calls(row, sample))
         chosen = [(call, able[: 4 if others is None else 2]) for call in ways[:1]]
         for _ in range(len(ways) - 1 if others is None else min(others, len(ways) - 1)):
@@ -114,7 +81,7 @@ def failures(row: Impl, rng: np.random.Generator, others: int | None) -> tuple[l
             ran += 1
             try:
                 check(call, where, arrays, references(call, arrays))
-            except (AssertionError, OstinatoError) as error:
+            except (AssertionError, Mismatch, OstinatoError) as error:
                 found.append(f"sample {number}: {call}\n    {error}")
     return found, ran
 
@@ -139,8 +106,8 @@ def test_row_agrees_in_every_layout_and_schedule(row: Impl, rng: np.random.Gener
 def test_indices_out_of_range_set_the_status_word_and_stay_in_bounds(op: str, rng: np.random.Generator) -> None:
     for row in (row for row in HIP_ROWS if row.op == op):
         for sample in OP[op].samples(rng):
-            if sample.error is BoundsError and well_typed(row, sample):
-                arrays = arrays_of(row, sample, rng)
+            if sample.error is BoundsError and well_typed(OP[row.op], sample):
+                arrays = arrays_of(OP[row.op], sample, rng)
                 for call in list(calls(row, sample))[:1]:
                     for machine in (machine for machine in machines()[:2] if fits(row, machine.wave)):
                         with pytest.raises(BoundsError):
@@ -154,9 +121,9 @@ def run_sanitized() -> None:
     ran = 0
     for row in (row for row in HIP_ROWS if fits(row, 64)):
         for sample in OP[row.op].samples(rng):
-            if sample.error not in (None, BoundsError) or not well_typed(row, sample):
+            if sample.error not in (None, BoundsError) or not well_typed(OP[row.op], sample):
                 continue
-            arrays = arrays_of(row, sample, rng)
+            arrays = arrays_of(OP[row.op], sample, rng)
             for call in list(calls(row, sample))[:1]:
                 launch = row.launch_of(call.site)
                 assert launch is not None

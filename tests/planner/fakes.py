@@ -212,8 +212,8 @@ class GraphMaker:
         self.types: dict[str, TensorType] = {}
         self.extents: list[tuple[str, str]] = []
 
-    def input(self, name: str, size: int, role: Role = Role.INPUT, axis: str = "") -> str:
-        return self._add_input(GraphInput(Value(name, vector(size, axis)), role))
+    def input(self, name: str, size: int, role: Role = Role.INPUT, axis: str = "", *, carried: bool = False) -> str:
+        return self._add_input(GraphInput(Value(name, vector(size, axis)), role, carried=carried))
 
     def weight(self, name: str, size: int, tensor: str = "") -> str:
         return self._add_input(

@@ -237,11 +237,12 @@ def copy_to_another_output(rng: random.Random, case: Case) -> ProgramPlan | None
 
 
 def state_updated_in_a_copy(rng: random.Random, case: Case) -> ProgramPlan | None:
-    """From some update on, a copy of the state in the arena stands for it: all readers find what they want, the state itself keeps its old bytes."""
+    """From some update on, a copy of the state (or of a carried input) in the arena stands for it: all readers find what they want, the state itself keeps its
+    old bytes."""
     updates = [
         (position, operand)
         for position, _, operand in _operands(case)
-        if operand.writes and operand.range.region.kind == "state" and operand.range.size
+        if operand.writes and operand.range.size and _is_updated(case, operand)
     ]
     if not updates or case.lanes > 1:
         return None
@@ -269,8 +270,14 @@ def state_updated_in_a_copy(rng: random.Random, case: Case) -> ProgramPlan | Non
     return case.with_steps([*before, copy, *steps], (*case.entry.slots, slot))
 
 
+def _is_updated(case: Case, operand: StepOperand) -> bool:
+    """Whether an operand lies in state or in an input: what is written there is an update."""
+    inputs = (binding.range for binding in case.entry.inputs)
+    return operand.range.region.kind == "state" or any(place.contains(operand.range) for place in inputs)
+
+
 def _names_of_state(case: Case, position: int) -> Iterator[str]:
     """What the state that a step updates is called before it."""
     node = next(node for node in case.graph.nodes if node.name == case.entry.steps[position].node)
-    for _, operand in case.ops[node.op].must_alias:
+    for _, operand in case.ops[node.op].aliased(node.operands):
         yield node.operands[operand] or ""

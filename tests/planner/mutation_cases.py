@@ -1,6 +1,6 @@
 """Proven plans to spoil: random graphs of the fake operators on one or two lanes and one or two devices, some of them of gigabytes, and what edits them.
 
-Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, ordered effects, in-place rows, workspaces,
+Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, carried inputs, ordered effects, in-place rows, workspaces,
 constants and values returned twice are all there.
 """
 
@@ -157,7 +157,8 @@ def random_graph(rng: random.Random, nodes: int, sizes: Sequence[int] = SIZES) -
     values = [make.input("x", size), make.weight("w", size)]
     if 0 < size <= LARGEST_VIEWED:
         values.append(make.constant("c", bytes(range(size))))
-    state = make.input("s", 16, Role.STATE)
+    carried = rng.random() < 0.3
+    state = make.input("s", 16, Role.INPUT if carried else Role.STATE, carried=carried)
     for index in range(nodes):
         name = f"v{index}"
         source = rng.choice(values[-4:])
@@ -186,7 +187,8 @@ def random_graph(rng: random.Random, nodes: int, sizes: Sequence[int] = SIZES) -
         elif kind < 0.89:
             state = make.update(name, state, source, rng.choice(("plain", "result", "both")))
         elif kind < 0.91 and "t" not in make.types:
-            whole = make.input("t", 24, Role.STATE)
+            carried = rng.random() < 0.3
+            whole = make.input("t", 24, Role.INPUT if carried else Role.STATE, carried=carried)
             parts = [make.part(f"{name}p{start}", whole, start, start + 8) for start in (0, 16)]
             values += [make.update(f"{name}u{number}", part, source) for number, part in enumerate(parts)]
         elif kind < 0.94:
@@ -222,7 +224,7 @@ def random_schedule(
             content.update((value.name, sources[0]) for value in node.results)
             continue
         before = {touched[source][0] for source in sources if touched.get(source)}
-        for _, operand in opdef.must_alias:
+        for _, operand in opdef.aliased(node.operands):
             before |= set(touched.get(content[node.operands[operand] or ""], ()))
         position = len(turns)
         if opdef.effect is Effect.ORDERED:

@@ -70,7 +70,8 @@ def spoil(cases: Iterable[tuple[str, random.Random, Case]], each: int) -> Tally:
 def _spoil(name: str, rng: random.Random, case: Case, each: int, tally: Tally) -> None:
     if not case.entry.steps:
         return
-    judge, promises = Judge(case.graph, case.target, case.ops), Promises(case.entry)
+    carried = {item.value.name for item in case.graph.inputs if item.carried}
+    judge, promises = Judge(case.graph, case.target, case.ops), Promises(case.entry, carried)
     said, verdict = refusal(case, case.program), _verdict(judge, promises, case.program)
     if said is not None or verdict != "harmless":
         tally.disagreements.append(f"{name}: the plan as planned is {verdict}, the checker says {said}")

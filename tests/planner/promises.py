@@ -6,7 +6,7 @@ against planner or checker:
 - calls: every node that runs has one step, with the kernel, parameters, device, and operands (value, bytes, reads, writes) that its row says; a copy says
   what it copies. Operand and result of an update that the kernel takes apart are one range;
 - places: operands keep their alignment, lie inside their region, and in `io` inside one input or output;
-- owners: only arena, outputs and (by updates) state are written; a write to the arena lies in a slot that lists its value or workspace;
+- owners: only arena, outputs and (by updates) state and carried inputs are written; a write to the arena lies in a slot that lists its value or workspace;
 - gaps: the bytes between the elements of a strided operand belong to it as well: a kernel may load them (`Judge.is_harmful(gaps=True)`);
 - `early` stands only at reads of bytes that no step above writes;
 - events are signalled once, above all their waits, on lanes from 0;
@@ -16,7 +16,7 @@ against planner or checker:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from ostinato.ir.step import ByteRange, Region, Step, StepKind, StepOperand
@@ -28,10 +28,11 @@ _Call = tuple[object, ...]
 
 
 class Promises:
-    """What the plan of one entry promises."""
+    """What the plan of one entry promises; `carried` are the names of its inputs that are updated."""
 
-    def __init__(self, entry: EntryPlan) -> None:
+    def __init__(self, entry: EntryPlan, carried: Collection[str] = ()) -> None:
         self._entry = entry
+        self._carried = carried
         self._launches = {step.node: step for step in entry.steps if step.kind is StepKind.LAUNCH}
         self._sizes = {o.value: o.range.size for step in entry.steps for o in _present(step)}
         self._places = {node: _residues(step, entry.alignment) for node, step in self._launches.items()}
@@ -47,7 +48,7 @@ class Promises:
             if getattr(entry, name) != getattr(self._entry, name):
                 yield name
         yield from self._calls_and_places(entry, sizes)
-        yield from _owners(entry)
+        yield from _owners(entry, self._carried)
         yield from _early(entry)
         yield from _events(entry)
         yield from self._bindings(entry, sizes)
@@ -124,7 +125,8 @@ def _twins(step: Step) -> set[tuple[int, int]]:
     return {(i, j) for i, place in written for j, other in written if i < j and place == other}
 
 
-def _owners(entry: EntryPlan) -> Iterator[str]:
+def _owners(entry: EntryPlan, carried: Collection[str]) -> Iterator[str]:
+    inputs = [binding.range for binding in entry.inputs if binding.name in carried]
     slots: dict[str, list[ByteRange]] = {}
     for slot in entry.slots:
         for value in slot.values:
@@ -137,10 +139,11 @@ def _owners(entry: EntryPlan) -> Iterator[str]:
             name = slot_name(step.node, operand.value)
             if kind == "arena" and not any(slot.contains(place) for slot in slots.get(name, ())):
                 yield f"{step.node}: a slot lists {name}"
-            if kind == "io" and not any(binding.range.contains(place) for binding in entry.outputs):
-                yield f"{step.node}: writes an output or nothing of io"
-            if kind == "state" and not (operand.reads and operand.writes) and not _twins(step):
-                yield f"{step.node}: state is written by updates"
+            to_input = any(held.contains(place) for held in inputs)
+            if kind == "io" and not to_input and not any(binding.range.contains(place) for binding in entry.outputs):
+                yield f"{step.node}: writes an output, a carried input or nothing of io"
+            if (kind == "state" or to_input) and not (operand.reads and operand.writes) and not _twins(step):
+                yield f"{step.node}: state and inputs are written by updates"
             if kind not in ("arena", "io", "state"):
                 yield f"{step.node}: writes {kind}"
 

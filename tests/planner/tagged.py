@@ -94,7 +94,7 @@ class Judge:
         stem = opdef.results[-1].removesuffix("*")
         names = [fixed[i] if i < len(fixed) else f"{stem}{i - len(fixed)}" for i in range(len(node.results))]
         results = dict(zip(names, (value.name for value in node.results), strict=True))
-        taken = {opdef.operands[operand].name: names[result] for result, operand in opdef.must_alias}
+        taken = {opdef.operands[operand].name: names[result] for result, operand in opdef.aliased(node.operands)}
         for name in row.operands:
             source = next((operand for operand, result in taken.items() if result == name), None)
             if operands.get(name) is not None and name in taken:
@@ -171,9 +171,8 @@ class Judge:
         start, end = place.offset, place.offset + self._size(part, place)
         allowed: list[bool] = []
         for index, (other, there) in enumerate(found):
-            apart = there.region != place.region or not (
-                there.offset < end and start < there.offset + self._size(other, there)
-            )
+            size = self._size(other, there)
+            apart = there.region != place.region or not size or not (there.offset < end and start < there.offset + size)
             if other.reads is None or apart:
                 continue
             own = index == number or (part.updates and other.updates and part.becomes == other.becomes)
@@ -204,7 +203,7 @@ class Judge:
         spans: list[_Span] = [(_EFFECTS, 0, 1, len(self._turns))]
         for binding in entry.outputs:
             spans += self._spans(binding.name, _address(binding.range), False)
-        for binding in program.state:
+        for binding in (*program.state, *entry.inputs):
             if binding.name in self._last_state:
                 region, begin = _address(binding.range)
                 for start, end, (content, first) in self._last_state[binding.name]:
@@ -214,15 +213,15 @@ class Judge:
         return spans
 
     def _final_states(self) -> dict[str, list[_Piece]]:
-        """State input -> what its bytes hold in the end: every update in the graph's order, over what its operand held."""
+        """State and inputs -> what their bytes hold in the end: every update in the graph's order, over what its operand held."""
         pieces: dict[str, list[_Piece]] = {}
         home: dict[str, tuple[str, int]] = {}  # content -> the state it lies in, and where its first byte is
-        for item in self._graph.with_role(Role.STATE):
+        for item in (*self._graph.with_role(Role.STATE), *self._graph.with_role(Role.INPUT)):
             name = item.value.name
             home[name] = (name, 0)
             pieces[name] = [(0, item.value.type.nbytes, (name, 0))]
         for node in self._nodes.values():
-            for result, operand in self._ops[node.op].must_alias:
+            for result, operand in self._ops[node.op].aliased(node.operands):
                 taken, made = self.values[node.operands[operand] or ""], node.results[result].name
                 if taken.content in home:
                     state, first = home[taken.content]

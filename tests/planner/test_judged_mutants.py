@@ -67,7 +67,7 @@ def fake_cases(seed: int, count: int, **form: Any) -> Named:
 
 
 def real_cases(seed: int, directory: Path) -> Named:
-    """Every family's step (an encoder's whole pass), fused and unfused, on one lane and on two; a dense pass; strided views."""
+    """Every family's step and decode (an encoder's whole pass), fused and unfused, on one lane and on two; a dense pass; strided views."""
     target = host_target()
     unfused = ("fuse_qkv", "fuse_swiglu", "fuse_add_norm", "cse", "fold_constants")
     graphs = {"strided": run_pipeline(parse_graph(STRIDED), target, PipelineOptions()).graph}
@@ -78,6 +78,7 @@ def real_cases(seed: int, directory: Path) -> Named:
         else:
             traced, dims = ost.trace(model, "step", cache=CacheShape(2, 4, 2), sampling=True), {"N": 5, "R": 2}
             graphs[f"{name} dense"] = ost.trace(model, "forward").lower(dims={"B": 2, "T": 3}).graph
+            graphs[f"{name} decode"] = ost.trace(model, "decode", cache=CacheShape(2, 4, 2)).lower(dims={"R": 2}).graph
         graphs[name] = traced.lower(dims=dims).graph
         graphs[f"{name} unfused"] = traced.lower(dims=dims, disable=unfused).graph
     for name, graph in graphs.items():

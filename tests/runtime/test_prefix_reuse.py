@@ -129,15 +129,13 @@ def test_a_request_that_fails_in_the_middle_leaves_only_what_was_computed(
 ) -> None:
     llm = make(tiny_model)
     prompt = list(range(10, 40))
-    held, calls = llm.executable.run_held, iter(range(100))
+    take = QueuedReplays.take
 
-    def interrupted(*args: object) -> object:
-        result = held(*args)  # type: ignore[arg-type]
-        if next(calls) == 2:  # the step has run, and nobody hears of it
-            raise KeyboardInterrupt
-        return result
+    def interrupted(replays: QueuedReplays) -> object:
+        take(replays)  # the third step has run, and nobody hears of it
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(llm.executable, "run_held", interrupted)
+    monkeypatch.setattr(QueuedReplays, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(llm, prompt)
     monkeypatch.undo()

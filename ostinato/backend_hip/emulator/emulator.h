@@ -347,12 +347,18 @@ inline unsigned exchange(unsigned value, int from, const char* file = __builtin_
     return emulator::shuffle(value, from, file, line);
 }
 
+inline void wave_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    emulator::shuffle(0, 0, file, line);
+}
+
 inline unsigned atomic_compare_exchange(unsigned* at, unsigned expected, unsigned wanted) {
     const unsigned found = *at;
     if (found == expected) *at = wanted;
     return found;
 }
 inline int atomic_add(int* at, int value) { return std::exchange(*at, *at + value); }
+inline unsigned atomic_add(unsigned* at, unsigned value) { return std::exchange(*at, *at + value); }
+inline void device_fence() {}
 inline int atomic_exchange(int* at, int value) { return std::exchange(*at, value); }
 
 template <class To, class From>

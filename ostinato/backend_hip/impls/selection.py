@@ -1,4 +1,4 @@
-"""Rows that end a step: penalties, argmax, sampling and the loss."""
+"""Rows that end a step: penalties, argmax, sampling, the inputs of the next step, and the loss."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = [
+    "ADVANCE_OPERANDS",
     "PENALIZE_OPERANDS",
     "SAMPLE_OPERANDS",
     "SELECTION_ROWS",
     "add_at_tokens_accepts",
+    "advance_accepts",
+    "advance_params",
     "argmax_dtype",
     "loss_accepts",
     "penalize_accepts",
@@ -44,6 +47,16 @@ PENALIZE_OPERANDS = (
     ("frequency", DType.F32),
 )
 _PENALIZE_BYTES_A_LOGIT = 4
+ADVANCE_OPERANDS = (
+    "token",
+    "input_ids",
+    "position",
+    "length",
+    "sample_index",
+    "history",
+    "history_length",
+    "rotary_length",
+)
 _LOSS_BYTES_A_ROW = 8
 
 
@@ -96,6 +109,17 @@ def _penalize_params(site: CallSite) -> tuple[int, ...]:
 
 def _penalize_workspace(site: CallSite) -> int:
     return site.operand(0).elements * _PENALIZE_BYTES_A_LOGIT
+
+
+def advance_accepts(site: CallSite) -> str | None:
+    """int32 operands."""
+    present = [(name, index) for index, name in enumerate(ADVANCE_OPERANDS) if site.has(index)]
+    return first_reason(*(need_dtype(name, site.operand(index), (DType.I32,)) for name, index in present))
+
+
+def advance_params(site: CallSite) -> tuple[int, ...]:
+    """Rows, tokens that a history has room for, and positions of the context."""
+    return (*site.operand(5).static_shape, site.integer("context"))
 
 
 def loss_accepts(site: CallSite) -> str | None:
@@ -159,6 +183,16 @@ SELECTION_ROWS = (
         params=_bias_params,
         accepts=add_at_tokens_accepts,
         in_place=(("y", "logits"),),
+    ),
+    Impl(
+        op="advance",
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=(*ADVANCE_OPERANDS, "count"),
+        kernel=fixed("advance"),
+        params=advance_params,
+        accepts=advance_accepts,
     ),
     Impl(
         op="cross_entropy",

@@ -56,6 +56,17 @@ DEVICE u32 block_count_y() { return gridDim.y; }
 DEVICE void block_barrier() { __syncthreads(); }
 DEVICE u32 atomic_compare_exchange(u32* at, u32 expected, u32 wanted) { return atomicCAS(at, expected, wanted); }
 DEVICE i32 atomic_add(i32* at, i32 value) { return atomicAdd(at, value); }
+DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
+DEVICE void device_fence() { __threadfence(); }
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+DEVICE void wave_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+#else
+DEVICE void wave_barrier() { __syncwarp(); }
+#endif
 DEVICE i32 atomic_exchange(i32* at, i32 value) { return atomicExch(at, value); }
 DEVICE u32 bits_of(f32 x) { return __float_as_uint(x); }
 DEVICE f32 float_of(u32 bits) { return __uint_as_float(bits); }
@@ -145,11 +156,14 @@ struct Pointer {
     }
 };
 
-// The status word of a run: 0, or one more than the number of the first step that met an index out of range.
+// The status word of a run: 0, or one more than the number of the first step that met an index out of range. Behind it
+// lie tickets, which are 0 whenever a kernel begins.
+constexpr i64 TICKETS = 1023;
 struct Status {
     u32* word;
     u32 step;
     DEVICE void out_of_range() const { atomic_compare_exchange(word, 0u, step + 1u); }
+    DEVICE bool last_of(u32 blocks, i64 ticket) const;
 };
 
 // Leading rows that are valid in this run: all of them without a count.
@@ -194,6 +208,23 @@ DEVICE T shuffle_down(T value, int n) {
 template <class T>
 DEVICE T group_broadcast(T value, int from) {
     return exchange(value, lane() / GROUP * GROUP + from);
+}
+
+// Whether this is the last of so many blocks that call it with this ticket: the others have then written all that they
+// had to, and this block sees it. All threads take part.
+DEVICE bool Status::last_of(u32 blocks, i64 ticket) const {
+    SHARED(u32, arrived, 1);
+    u32* const at = word + 1 + ticket;
+    device_fence();
+    block_barrier();
+    if (thread_index() == 0) {
+        *arrived = atomic_add(at, 1u) + 1;
+        if (*arrived == blocks) *at = 0;
+    }
+    block_barrier();
+    const bool last = *arrived == blocks;
+    device_fence();
+    return last;
 }
 
 struct Sum {
@@ -241,6 +272,21 @@ DEVICE T group_sum(T value) {
 template <class T>
 DEVICE T block_sum(T value) {
     return block_reduce(value, Sum());
+}
+// The sum over this thread and those before it: a tree within groups, then the groups in ascending order.
+template <class T>
+DEVICE T block_running_sum(T value) {
+    SHARED(T, partial, MAXIMUM_GROUPS);
+    for (int n = 1; n < GROUP; n *= 2) {
+        const T other = exchange(value, group_lane() < n ? lane() : lane() - n);
+        if (group_lane() >= n) value += other;
+    }
+    block_barrier();  // an earlier sum may still be read
+    if (group_lane() == GROUP - 1) partial[group_index()] = value;
+    block_barrier();
+    T before = T();
+    for (int g = 0; g < group_index(); ++g) before += partial[g];
+    return before + value;
 }
 DEVICE f32 block_largest(f32 value) { return block_reduce(value, Largest()); }
 DEVICE bool block_any(bool value) { return block_reduce(static_cast<i32>(value), Any()) != 0; }

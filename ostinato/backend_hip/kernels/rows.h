@@ -1,6 +1,6 @@
 // What the kernels over rows of logits share: the largest value of a row and its first place. A block a row.
 #pragma once
-#include "device.h"
+#include "words.h"
 
 struct Smallest {
     DEVICE i64 operator()(i64 a, i64 b) const { return a < b ? a : b; }
@@ -37,4 +37,60 @@ DEVICE i64 first_place(const f32* x, i64 width, f32 value) {
     i64 place = width;
     for_values(x, width, [&](i64 i, f32 found) { place = found == value && i < place ? i : place; });
     return block_reduce(place, Smallest());
+}
+
+// body(place, value) for places [first, end) of a row that are this thread's, `first` a multiple of 4: 16 bytes at a
+// time where the row is aligned to them, AT_ONCE of them under way at once, as above. A row has less than 2^31 places.
+template <int AT_ONCE, class F>
+DEVICE void for_words(const f32* x, i64 first, i64 end, F body) {
+    constexpr u32 size = Packed<f32>::size;
+    const u32 step = thread_count() * size, last = static_cast<u32>(end);
+    const u32 words = aligned(x) ? last / size * size : static_cast<u32>(first);
+    for (u32 from = static_cast<u32>(first) + thread_index() * size; from < words; from += AT_ONCE * step) {
+        Words taken[AT_ONCE];
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; ++n) {
+            if (from + n * step < words) taken[n] = load_words(x + (from + n * step));
+        }
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; ++n) {
+            if (from + n * step >= words) break;
+#pragma unroll
+            for (u32 i = 0; i < size; ++i) {
+                body(from + n * step + i, value_in(taken[n], static_cast<int>(i), x));
+                keep_order();
+            }
+        }
+    }
+    for (u32 i = words + thread_index(); i < last; i += thread_count()) body(i, x[i]);
+}
+
+// Bits that order numbers as the numbers are; the two zeros are one.
+DEVICE u32 ordered(f32 x) {
+    const u32 bits = bits_of(x + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The largest value of a row and its first place, -1 where nothing can be chosen; the same in every thread. One pass: a
+// thread keeps its first largest value, and the block takes the largest of pairs of a value and a descending place.
+struct Best {
+    f32 value;
+    i64 place;
+};
+template <int AT_ONCE>
+DEVICE Best row_best(const f32* x, i64 width) {
+    f32 peak = -infinity();
+    u32 place = 0;
+    bool bad = false;
+    for_words<AT_ONCE>(x, 0, width, [&](u32 at, f32 value) {
+        bad = bad || !(value < infinity());
+        place = value > peak ? at : place;
+        peak = value > peak ? value : peak;
+    });
+    const u64 own = static_cast<u64>(ordered(peak)) << 32 | (0xffffffffu - place);
+    const u64 best = block_reduce(own, Largest());
+    const u32 bits = static_cast<u32>(best >> 32);
+    peak = float_of(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
+    bad = block_any(bad) || !usable(peak);
+    return {peak, bad ? -1 : static_cast<i64>(0xffffffffu - static_cast<u32>(best))};
 }

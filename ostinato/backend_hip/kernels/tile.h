@@ -12,13 +12,6 @@ constexpr int TILE = 16;         // rows and columns of sums
 constexpr int TILE_DEPTH = 32;  // values of a row that one product takes
 constexpr int RUN = 8;          // of them in 16 bytes
 
-// Nothing is moved across it by AMD's compiler, which would begin all loads at once and run out of registers.
-DEVICE void keep_order() {
-#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
-    __builtin_amdgcn_sched_barrier(0);
-#endif
-}
-
 #if defined(OSTINATO_EMULATOR)
 
 constexpr int SUMS = TILE * TILE / WAVE;
@@ -27,6 +20,8 @@ struct Sums {
     static DEVICE int row(int i) { return i * (WAVE / TILE) + lane() / TILE; }
     static DEVICE int column(int) { return lane() % TILE; }
 };
+constexpr int ROWS_HELD = SUMS, ROW_LANES = TILE;
+DEVICE constexpr int held_row_of(int i) { return i; }
 template <class T>
 struct Rows {
     f32 values[SUMS][TILE_DEPTH];
@@ -85,6 +80,15 @@ DEVICE int held_row(int i) { return lane() / 4 + 8 * i; }
 DEVICE int held_run(int) { return lane() % 4; }
 DEVICE int sum_row(int i) { return lane() / 4 + i % 4 / 2 * 8; }
 DEVICE int sum_column(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
+#endif
+
+// A lane has sums of ROWS_HELD rows, of which i is that of sum `held_row_of`; ROW_LANES neighbours have all of a row.
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+constexpr int ROWS_HELD = SUMS, ROW_LANES = TILE;
+DEVICE constexpr int held_row_of(int i) { return i; }
+#else
+constexpr int ROWS_HELD = 2, ROW_LANES = 4;
+DEVICE constexpr int held_row_of(int i) { return i % 4 / 2; }
 #endif
 
 struct Sums {
@@ -189,3 +193,12 @@ DEVICE void multiply(Sums& sums, const Rows<T>& a, const Columns<T>& b) {
 
 #endif
 #endif
+
+// Values from row to row of shared memory, so that the lanes of a load hit different banks; `width` of them are used.
+DEVICE constexpr int spread(int width) {
+#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+    return width + RUN;
+#else
+    return width % 64 == 0 ? width + 32 : width;
+#endif
+}

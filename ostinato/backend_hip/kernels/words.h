@@ -73,3 +73,10 @@ DEVICE void load_values(const T* at, bool whole, f32 (&values)[COUNT]) {
         for (int i = 0; i < COUNT; ++i) values[i] = widen(at[i]);
     }
 }
+
+// Nothing is moved across it by AMD's compiler, which would begin all loads at once and run out of registers.
+DEVICE void keep_order() {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}

@@ -5,7 +5,7 @@ Attributes are plain values, types carry no callables, and result types carry no
 
 Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
 `rope_bias`), `attention` and its `cache`, `softmax`, `activation`, `elementwise`, `movement`, `reduce`, `view`, and what follows logits: `logit_bias`,
-`penalize`, `select`, `loss`. Room is kept for the ones to come, each a new file:
+`penalize`, `select`, `advance`, `loss`. Room is kept for the ones to come, each a new file:
 - random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 - in-place updates of training: an `accumulate_into` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops.activation import ACTIVATION_OPS
+from ostinato.ir.ops.advance import ADVANCE_OPS
 from ostinato.ir.ops.attention import ATTENTION_OPS
 from ostinato.ir.ops.cache import CACHE_OPS
 from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
@@ -56,6 +57,7 @@ OPS: tuple[OpDef, ...] = (
     *LOGIT_BIAS_OPS,
     *PENALIZE_OPS,
     *SELECT_OPS,
+    *ADVANCE_OPS,
     *LOSS_OPS,
 )
 """All operators, in the order of the generated documentation."""

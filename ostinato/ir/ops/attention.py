@@ -232,6 +232,15 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
         yield packed(call(mixed, (13, 7, 5), heads=(4, 2, 32)), window=window)
     for window in (1, 5, 64, 96):
         yield packed(call(chunk, (100,), heads=(6, 2, 64), block_size=31, width=4, named=True), window=window)
+    # many queries of halves, of one row and of two, in turns
+    turns = [*((r, p) for p in range(20) for r in (1, 0)), (-1, 0)]
+    for half in (DType.BF16, DType.F16):
+        for window in (0, 5, 40):
+            longer = call(chunk, (100,), heads=(6, 2, 64), block_size=31, width=4, dtypes=(half, half), named=True)
+            yield packed(longer, window=window)
+        both = call(turns, (20, 13), heads=(4, 1, 128), block_size=7, width=3, dtypes=(half, half))
+        yield packed(both, dtype="f32")
+        yield packed(both, soft_cap=3.0)
     far = [(0, p) for p in (*range(505, 520), 700, 1099)]
     yield packed(call(far, (1100,), heads=(2, 1, 16), block_size=160, width=7), window=513)
     yield packed(call([(0, 1099), (1, 1024), (2, 20)], (1100, 1030, 30), heads=(3, 1, 16), block_size=1100), window=600)
@@ -257,6 +266,15 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(BoundsError, *call([(0, 9)], (10,), table=((1, 3),)), attrs=attrs)
     yield invalid(BoundsError, *call([(0, 9)], (10,), table=((1, -1),)), attrs=attrs)
     yield invalid(BoundsError, *call([(0, 16)], (17,)), attrs=attrs)
+    many = call(
+        [(0, p) for p in range(20)],
+        (20,),
+        heads=(2, 1, 64),
+        width=3,
+        dtypes=(DType.BF16, DType.BF16),
+        table=((0, -1, 1),),
+    )
+    yield invalid(BoundsError, *many, attrs=attrs)
     good = call(mixed, (13, 7, 5))
     yield invalid(ShapeError, normal((9, 3, 31)), *good[1:], attrs=attrs)
     yield invalid(ShapeError, normal((9, 96)), *good[1:], attrs=attrs)
@@ -293,6 +311,7 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype in (DType.F16, DType.BF16):
         yield valid(*call(2, 31, (14, 2, 64), dtype), scale=0.125)
         yield valid(*call(1, 17, (3, 1, 80), dtype), scale=0.125, dtype="f32")
+        yield valid(*call(2, 37, (6, 2, 64), dtype, named=True), scale=0.125, window=30)
     yield valid(*call(1, 100, (6, 2, 64), named=True), scale=0.125)
     yield valid(*call(2, 5, (4, 4, 32), named=True), scale=1.0, dtype="bf16")
     yield valid(*call(0, 5, (2, 1, 32)), scale=0.2)

@@ -126,6 +126,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype in (DType.F16, DType.BF16):
         yield valid(*call([33, 7], (3, 3, 32), dtype), scale=0.17)
         yield valid(*call([9, 20], (4, 2, 64), dtype), scale=0.125, dtype="f32")
+        yield valid(*call([40, 9], (4, 2, 64), dtype, tokens=52), scale=0.125)
     yield valid(*call([3, 5], (2, 2, 32)), scale=0.2, dtype="bf16")
     # padding tokens at the end and between rows, rows without tokens, tokens of a row apart from each other, rows that share tokens
     yield valid(*call([9, 4], (2, 2, 32), tokens=20), scale=0.2)

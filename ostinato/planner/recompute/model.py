@@ -93,7 +93,7 @@ def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool,
     updated = {  # storage -> the last step that writes over it
         storages.places[nodes[name].results[result].name].storage: index
         for index, name in enumerate(order)
-        for result, _ in ops[nodes[name].op].must_alias
+        for result, _ in ops[nodes[name].op].aliased(nodes[name].operands)
     }
     number: dict[str, int] = {}
     maker: list[int] = []

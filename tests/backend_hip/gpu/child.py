@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import numpy as np
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.emulator.machine import EmulatedGpu, emulated_gpu
+from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
+from ostinato.backend_hip.vendor_choices import VendorChoices
 from ostinato.ir.errors import LifecycleError, OstinatoError
+from ostinato.ir.types import DType
 from tests.backend_hip.gpu.machine import CACHE, Memory, kernels
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,6 +138,16 @@ def diagnostics() -> None:
             device.free(device.allocate(nbytes))
         _native.note_strided_copy(4, (2, 3), (1, 2))
     print(_native.allocation_records(), _native.copy_records())
+
+
+def choose_algorithms(folder: str) -> None:
+    """The vendor's algorithms for two products, over a record in that folder."""
+    _, device, _ = _opened()
+    choices = VendorChoices(device, Path(folder))
+    f32 = DType.F32.number
+    params = GemmParams(8, 12, 16, 1, 1, 0, f32, f32, f32, f32, NO_BIAS, 16, 16, 8, 8, 0, 0, 0, 0, 1.0, 0.0)
+    algorithms = [choices.gemm(params, budget).choice.algorithm for budget in (4096, 65536)]
+    print(json.dumps({"algorithms": algorithms, "chosen": choices.counters.chosen}))
 
 
 if __name__ == "__main__":

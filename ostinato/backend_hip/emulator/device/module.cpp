@@ -1,9 +1,10 @@
 // Code objects are shared libraries that the emulator of kernels compiled, with a line before them that says how long
 // they are. The run-time compiler hands sources to whoever set it: a test, which compiles them that way.
 #include <dlfcn.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "state.h"
@@ -34,7 +35,9 @@ Error open_library(const void* image, void** library) {
     Header header;
     std::memcpy(&header, image, sizeof header);
     if (std::memcmp(header.mark, kMark, sizeof kMark) != 0) return Error::kInvalidImage;
-    const int file = memfd_create("kernels", 0);
+    // a path of its own for each: dlopen takes one that it knows for the library that it has already
+    std::string path = P_tmpdir "/ostinato-kernels-XXXXXX";
+    const int file = mkstemp(path.data());
     if (file < 0) return Error::kOperatingSystem;
     const auto* at = static_cast<const char*>(image) + sizeof header;
     for (size_t left = header.bytes; left != 0;) {
@@ -43,9 +46,10 @@ Error open_library(const void* image, void** library) {
         at += written;
         left -= static_cast<size_t>(written);
     }
-    *library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* const problem = *library == nullptr ? dlerror() : nullptr;
     close(file);
+    *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    const char* const problem = *library == nullptr ? dlerror() : nullptr;
+    unlink(path.c_str());
     if (problem == nullptr) return Error::kSuccess;
     report_problem(problem);
     return Error::kInvalidImage;

@@ -147,6 +147,16 @@ extern thread_local int current_device;
 extern thread_local Error last_error;
 extern thread_local CaptureMode thread_mode;
 
+// A test that counts the process's allocations brings this function, by which those of the library are left out.
+extern "C" void counting_pause(int more) __attribute__((weak));
+struct Uncounted {
+    Uncounted() { count(1); }
+    ~Uncounted() { count(-1); }
+    static void count(int more) {
+        if (counting_pause != nullptr) counting_pause(more);
+    }
+};
+
 // One call into the library: takes the lock, counts, and gives the failure that it must answer with, if any.
 class Call {
   public:
@@ -155,6 +165,7 @@ class Call {
     Error operator()(Error error) const;  // notes it as the thread's last error
 
   private:
+    const Uncounted uncounted_;
     std::unique_lock<std::recursive_mutex> guard_;
     Error refused_;
 };

@@ -10,6 +10,7 @@ from ostinato.backend_hip.impls.hip.norm import NORM_ROWS
 from ostinato.backend_hip.impls.hip.reduce import REDUCE_ROWS
 from ostinato.backend_hip.impls.hip.rotary import ROTARY_ROWS
 from ostinato.backend_hip.impls.hip.selection import SELECTION_ROWS
+from ostinato.backend_hip.impls.hip.vendor import VENDOR_ROWS
 from ostinato.ir.target import Impl
 
 __all__ = ["HIP_ROWS"]
@@ -23,4 +24,5 @@ HIP_ROWS: tuple[Impl, ...] = (
     *MOVEMENT_ROWS,
     *REDUCE_ROWS,
     *SELECTION_ROWS,
+    *VENDOR_ROWS,
 )

@@ -1,7 +1,7 @@
 """Rows of attention and of the key-value cache, for GPUs: a block a token and query head.
 
 Q, K and V of whole and packed sequences may have any strides whose head width is contiguous. Heads of 4, 8, 16 or 32 times 16 bytes have a row of their own,
-in which lanes share keys.
+in which lanes share keys. Many queries of halves, with heads of 64 or 128, have a row on the matrix units, for waves of either width.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
-from ostinato.backend_hip.impls.common import all_of
-from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, readable, row_launch
+from ostinato.backend_hip.impls.common import Predicate, all_of, first_reason, need_dtype
+from ostinato.backend_hip.impls.hip.common import (
+    WAVES,
+    Params,
+    block_launch,
+    by_dtypes,
+    element_launch,
+    readable,
+    row_launch,
+)
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.step import Launch
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
+from ostinato.ir.types import DType
 
 __all__ = ["ATTENTION_ROWS"]
 
@@ -114,6 +123,72 @@ def _with_lanes(row: Impl, kernel: Callable[[CallSite], str]) -> Impl:
     return replace(row, name="hip_lanes", level=Level.TUNED, kernel=kernel, launch=_lanes_launch, accepts=accepts)
 
 
+_TILE_FILE = "attention/tile"
+_HALVES = (DType.F16, DType.BF16)
+_WIDTHS = (64, 128)
+_QUERIES = 64
+"""Of a block: so many tokens and heads that share keys."""
+_TILE_WAVES = 4
+_FEWEST = 16
+"""Tokens of a sequence from which on matrix units pay."""
+
+
+def _halves(site: CallSite) -> str | None:
+    """Queries, keys and values of one half dtype, with heads that the kernel has tiles for."""
+    query = site.operand(0)
+    width = query.static_shape[-1]
+    return first_reason(
+        need_dtype("q", query, _HALVES),
+        need_dtype("k", site.operand(1), (query.dtype,)),
+        None if width in _WIDTHS else f"the head width must be {' or '.join(map(str, _WIDTHS))}, found {width}",
+    )
+
+
+def _long(tokens: int, sequences: int) -> str | None:
+    if tokens >= _FEWEST * max(1, sequences):
+        return None
+    return f"the kernel is for {_FEWEST} queries of a sequence and more, found {tokens} of {sequences} sequences"
+
+
+def _many_packed(site: CallSite) -> str | None:
+    return _long(site.operand(0).static_shape[0], site.operand(5).static_shape[0])
+
+
+def _many_causal(site: CallSite) -> str | None:
+    batches, time, _, _ = site.operand(0).static_shape
+    return _long(batches * time, batches)
+
+
+def _many_bidirectional(site: CallSite) -> str | None:
+    return _long(site.operand(0).static_shape[0], site.operand(4).elements)
+
+
+def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
+    """The row for many queries of halves, on GPUs with waves of so many lanes."""
+
+    def kernel(site: CallSite) -> str:
+        function = row.op.replace("attention", "attention_tile")
+        width = site.operand(0).static_shape[-1]
+        dtypes = (site.operand(0).dtype, site.results[0].dtype)
+        return kernel_name(_TILE_FILE, function, width, *(dtype.value for dtype in dtypes))
+
+    def launch(site: CallSite) -> Launch:
+        """Queries along the grid, key-value heads along its second axis."""
+        shared = max(1, site.operand(1).static_shape[1 if row.op == "attention_packed" else -2])
+        return block_launch(-(-_units(site) // shared // _QUERIES), _TILE_WAVES * wave, shared)
+
+    return replace(
+        row,
+        name=f"hip_tile{wave}",
+        level=Level.TUNED,
+        architectures=(f"wave{wave}",),
+        kernel=kernel,
+        launch=launch,
+        accepts=all_of(row.accepts, _halves, many),
+        priority=1,
+    )
+
+
 _PACKED = readable(
     "attention_packed",
     ("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
@@ -160,8 +235,11 @@ ATTENTION_ROWS = (
     ),
     _PACKED,
     _with_lanes(_PACKED, _by_lanes("attention_packed", 0, 1)),
+    *(_on_matrix_units(_PACKED, wave, _many_packed) for wave in WAVES),
     _CAUSAL,
     _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),
+    *(_on_matrix_units(_CAUSAL, wave, _many_causal) for wave in WAVES),
     _BIDIRECTIONAL,
     _with_lanes(_BIDIRECTIONAL, _by_lanes("attention_bidirectional", 0)),
+    *(_on_matrix_units(_BIDIRECTIONAL, wave, _many_bidirectional) for wave in WAVES),
 )

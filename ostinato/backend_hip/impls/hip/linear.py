@@ -30,7 +30,7 @@ from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["LINEAR_ROWS"]
+__all__ = ["FEW_ROWS", "LINEAR_ROWS"]
 
 _FILE = "linear/linear"
 _GEMV_FILE = "linear/gemv"
@@ -57,6 +57,7 @@ def _outputs_launch(site: CallSite) -> Launch:
 
 _FEW_ROWS = (1, 2, 4, 8)
 """Rows that a kernel for few rows has room for."""
+FEW_ROWS = _FEW_ROWS[-1]
 _GROUPS = THREADS // _LANES
 _STEPS = 4
 """Runs of 16 bytes that a lane takes together."""

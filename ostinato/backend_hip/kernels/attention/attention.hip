@@ -8,18 +8,8 @@
 //
 // Either way a result depends on the token and its keys alone, and not on where the keys lie or who else is in the
 // batch. Keys that are not seen are not read; a token that sees none gives zeros.
+#include "scoring.h"
 #include "words.h"
-
-struct Scoring {
-    f32 scale, cap;  // a cap c above 0 turns a scaled score s into c tanh(s / c)
-    DEVICE f32 operator()(f32 product) const {
-        const f32 score = product * scale;
-        return cap > 0.0f ? cap * tanhf(score / cap) : score;
-    }
-};
-
-// e^(x - shift) where shift is the largest of values that x is one of; 0 where all of them are -inf.
-DEVICE f32 shifted(f32 x, f32 shift) { return expf(x - (shift == -infinity() ? 0.0f : shift)); }
 
 // Where key and value j begin, in elements, and whether all of them begin at multiples of 16 bytes if the first do.
 struct Evenly {
@@ -170,9 +160,6 @@ using lanes_4 = Lanes<4>;
 using lanes_8 = Lanes<8>;
 using lanes_16 = Lanes<16>;
 using lanes_32 = Lanes<32>;
-
-// The first key that a token sees, by a window of so many keys that ends with its own position; 0 is no window.
-DEVICE i64 window_start(i64 position, i64 window) { return window > 0 ? larger<i64>(0, position + 1 - window) : 0; }
 
 // q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table. A token sees the
 // keys up to its position and below its row's length. Blocks of keys that no token sees need not exist.

@@ -5,27 +5,12 @@
 // ascending index, whose weight reaches a goal (a count, a probability); a search over the digits of (value, index)
 // finds the last member. The workspace has an f32 a logit: (logit - largest) / temperature, then its exponential, which
 // is 0 for what was dropped. Exponentials are f64 and rounded once, sums are f64: the definition of the operator.
+#include "random.h"
 #include "rows.h"
 
 constexpr int THREADS = 256;
 constexpr int DIGIT_BITS = 4;
 constexpr int DIGITS = 1 << DIGIT_BITS;
-
-// First word of Philox4x32-10.
-DEVICE u32 philox(u64 key, u32 counter) {
-    u32 c0 = counter, c1 = 0, c2 = 0, c3 = 0;
-    u32 k0 = static_cast<u32>(key), k1 = static_cast<u32>(key >> 32);
-    for (int round = 0; round < 10; ++round) {
-        const u64 a = static_cast<u64>(c0) * 0xd2511f53u, b = static_cast<u64>(c2) * 0xcd9e8d57u;
-        c0 = static_cast<u32>(b >> 32) ^ c1 ^ k0;
-        c1 = static_cast<u32>(b);
-        c2 = static_cast<u32>(a >> 32) ^ c3 ^ k1;
-        c3 = static_cast<u32>(a);
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    return c0;
-}
 
 // An order of a row's elements: by the value's own key, then by index; and what each of them weighs.
 struct Order {
@@ -158,8 +143,7 @@ DEVICE void sample(const f32* logits, const f32* temperature, const i32* top_k, 
         if (usable(peak) && sensible && heat == 0.0f) {
             chosen = first_place(x, width, peak);
         } else if (usable(peak) && sensible) {
-            const u32 word = philox(static_cast<u64>(seed[row]), static_cast<u32>(index[row]));
-            const f64 point = (static_cast<f64>(word) + 0.5) * 2.3283064365386963e-10;  // 2^-32
+            const f64 point = random_point(seed[row], index[row]);
             chosen = choose(x, width, peak, heat, top_k[row], top_p[row], min_p[row], point, workspace + row * width);
         }
         if (thread_index() == 0) token[row] = static_cast<i32>(chosen);

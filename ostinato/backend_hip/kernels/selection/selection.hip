@@ -1,6 +1,5 @@
 // Argmax and cross entropy over rows of logits.
 #include "rows.h"
-#include "words.h"
 
 DEVICE void argmax(const f32* x, const i32* count, i32* y, i64 entries, i64 inner, i64 width, Status) {
     const i64 rows = valid_rows(count, entries) * inner;
@@ -11,46 +10,12 @@ DEVICE void argmax(const f32* x, const i32* count, i32* y, i64 entries, i64 inne
     }
 }
 
-// Bits that order numbers as the numbers are; the two zeros are one.
-DEVICE u32 ordered(f32 x) {
-    const u32 bits = bits_of(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// The same in one pass over 16 bytes at a time: a thread keeps its first largest value, and the block takes the largest
-// of pairs of a value and a descending place.
+// The same by 16 bytes at a time, in one pass.
 DEVICE void argmax_words(const f32* x, const i32* count, i32* y, i64 entries, i64 inner, i64 width, Status) {
-    constexpr int size = Packed<f32>::size, at_once = 8;
-    const i64 rows = valid_rows(count, entries) * inner, step = thread_count() * size;
+    const i64 rows = valid_rows(count, entries) * inner;
     for (i64 row = block_index(); row < rows; row += block_count()) {
-        const f32* const from = x + row * width;
-        const bool whole = aligned(from);
-        f32 peak = -infinity();
-        i64 place = 0;
-        bool bad = false;
-        const auto offer = [&](f32 value, i64 at) {
-            bad = bad || !(value < infinity());
-            place = value > peak ? at : place;
-            peak = value > peak ? value : peak;
-        };
-        const i64 words = whole ? width / size * size : 0;
-        for (i64 first = thread_index() * size; first < words; first += at_once * step) {
-            Words taken[at_once];
-#pragma unroll
-            for (int n = 0; n < at_once; ++n) {
-                if (first + n * step < words) taken[n] = load_words(from + first + n * step, true);
-            }
-#pragma unroll
-            for (int n = 0; n < at_once; ++n) {
-                if (first + n * step >= words) break;
-                for (int i = 0; i < size; ++i) offer(value_in(taken[n], i, x), first + n * step + i);
-            }
-        }
-        for (i64 i = words + thread_index(); i < width; i += thread_count()) offer(from[i], i);
-        const u64 own = static_cast<u64>(ordered(peak)) << 32 | (0xffffffffu - static_cast<u32>(place));
-        const u64 best = block_reduce(own, Largest());
-        bad = block_any(bad) || best >> 32 == ordered(-infinity());
-        if (thread_index() == 0) y[row] = bad ? -1 : static_cast<i32>(0xffffffffu - static_cast<u32>(best));
+        const Best best = row_best<8>(x + row * width, width);
+        if (thread_index() == 0) y[row] = static_cast<i32>(best.place);
     }
 }
 

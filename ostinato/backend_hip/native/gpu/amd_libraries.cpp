@@ -1,6 +1,9 @@
 // AMD's run-time compiler and vendor GEMM.
+#include <array>
+
 #include "amd.h"
 #include "library.h"
+#include "vendor_blas.h"
 
 namespace ost::gpu {
 
@@ -18,73 +21,21 @@ const char* status_text(int status) {  // hipblasStatus_t; the library that know
     return status >= 0 && status < count ? names[status] : "unknown status";
 }
 
-size_t blas_version() { return 0; }
-
-int description_create(GemmDescription* description, ComputeType compute, DataType scale) {
-    const int numbers[] = {amd::kComputeF32, amd::kComputeF32FastTf32, amd::kComputeI32};
-    return lt.hipblasLtMatmulDescCreate(description, numbers[static_cast<int>(compute)], scale);
-}
-
-int description_set(GemmDescription description, GemmAttribute attribute, uint64_t value) {
-    const auto number = static_cast<uint32_t>(value);
-    const uint32_t operation = value != 0 ? amd::kOperationTranspose : amd::kOperationNone;
-    switch (attribute) {
-        case GemmAttribute::kTransposeA:
-            return lt.hipblasLtMatmulDescSetAttribute(description, amd::kDescriptionTransposeA, &operation, 4);
-        case GemmAttribute::kTransposeB:
-            return lt.hipblasLtMatmulDescSetAttribute(description, amd::kDescriptionTransposeB, &operation, 4);
-        case GemmAttribute::kEpilogue:
-            return lt.hipblasLtMatmulDescSetAttribute(description, amd::kDescriptionEpilogue, &number, 4);
-        case GemmAttribute::kBias:
-            return lt.hipblasLtMatmulDescSetAttribute(description, amd::kDescriptionBias, &value, 8);
-        case GemmAttribute::kBiasType:
-            return lt.hipblasLtMatmulDescSetAttribute(description, amd::kDescriptionBiasType, &number, 4);
-    }
-    return 3;
-}
-
-int layout_set(MatrixLayout layout, LayoutAttribute attribute, int64_t value) {
-    if (attribute == LayoutAttribute::kBatchStride) {
-        return lt.hipblasLtMatrixLayoutSetAttribute(layout, amd::kLayoutBatchStride, &value, 8);
-    }
-    const auto count = static_cast<int32_t>(value);
-    return lt.hipblasLtMatrixLayoutSetAttribute(layout, amd::kLayoutBatchCount, &count, 4);
-}
-
-int choices(Blas blas, GemmDescription description, MatrixLayout a, MatrixLayout b, MatrixLayout c, MatrixLayout d,
-            size_t workspace_limit, int wanted, GemmChoice* list, int* found) {
-    *found = 0;
-    amd::GemmPreference preference = nullptr;
-    int status = lt.hipblasLtMatmulPreferenceCreate(&preference);
-    if (status != 0) return status;
-    const uint64_t limit = workspace_limit;
-    std::vector<amd::GemmHeuristic> results(static_cast<size_t>(wanted));
-    status = lt.hipblasLtMatmulPreferenceSetAttribute(preference, amd::kPreferenceWorkspace, &limit, sizeof limit);
-    if (status == 0) {
-        int returned = 0;
-        status = lt.hipblasLtMatmulAlgoGetHeuristic(blas, description, a, b, c, d, preference, wanted, results.data(),
-                                                    &returned);
-        for (int i = 0; status == 0 && i < returned; ++i) {
-            const amd::GemmHeuristic& result = results[static_cast<size_t>(i)];
-            if (result.state != 0) continue;
-            GemmChoice& choice = list[(*found)++];
-            choice = {{}, result.workspace_bytes, result.waves};
-            static_assert(sizeof(amd::GemmAlgorithm) <= sizeof choice.algorithm, "an algorithm fits");
-            __builtin_memcpy(choice.algorithm, &result.algorithm, sizeof result.algorithm);
-        }
-    }
-    lt.hipblasLtMatmulPreferenceDestroy(preference);
-    return status;
-}
-
-int matmul(Blas blas, GemmDescription description, const void* alpha, const void* a, MatrixLayout a_layout,
-           const void* b, MatrixLayout b_layout, const void* beta, const void* c, MatrixLayout c_layout, void* d,
-           MatrixLayout d_layout, const GemmChoice* choice, void* workspace, size_t workspace_bytes, Stream stream) {
-    amd::GemmAlgorithm algorithm;
-    __builtin_memcpy(&algorithm, choice->algorithm, sizeof algorithm);
-    return lt.hipblasLtMatmul(blas, description, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
-                              &algorithm, workspace, workspace_bytes, stream);
-}
+struct Vendor {
+    using Algorithm = amd::GemmAlgorithm;
+    using Heuristic = amd::GemmHeuristic;
+    using Preference = amd::GemmPreference;
+    static constexpr int kComputes[] = {amd::kComputeF32, amd::kComputeF32FastTf32, amd::kComputeI32};
+    static constexpr int kDescription[] = {amd::kDescriptionTransposeA, amd::kDescriptionTransposeB,
+                                           amd::kDescriptionEpilogue, amd::kDescriptionBias,
+                                           amd::kDescriptionBiasType};
+    static constexpr int kLayout[] = {amd::kLayoutBatchCount, amd::kLayoutBatchStride};
+    static constexpr uint32_t kOperations[] = {amd::kOperationNone, amd::kOperationTranspose};
+    static constexpr int kPreferenceWorkspace = amd::kPreferenceWorkspace;
+    static constexpr std::array<int, 0> kPreferenceAlignments = {};
+    static constexpr int kNotSupported = 7;
+};
+using Adaptor = BlasAdaptor<Vendor>;
 
 }  // namespace
 
@@ -130,18 +81,28 @@ void open_amd_blas(BlasApi& api, std::vector<LibraryReport>& reports, const Sear
         report.problem = "libhipblaslt of ROCm 5 numbers its compute types otherwise; ROCm 6 or newer is needed";
     }
     if (report.finding == Finding::kFound) {
+        Adaptor::calls = {lt.hipblasLtMatmulDescCreate,
+                          lt.hipblasLtMatmulDescSetAttribute,
+                          lt.hipblasLtMatrixLayoutSetAttribute,
+                          lt.hipblasLtMatmulPreferenceCreate,
+                          lt.hipblasLtMatmulPreferenceDestroy,
+                          lt.hipblasLtMatmulPreferenceSetAttribute,
+                          lt.hipblasLtMatmulAlgoGetHeuristic,
+                          lt.hipblasLtMatmul,
+                          nullptr};
         api = {status_text,
-               blas_version,
+               lt.hipblasLtGetVersion,
                lt.hipblasLtCreate,
                lt.hipblasLtDestroy,
-               description_create,
+               Adaptor::description_create,
                lt.hipblasLtMatmulDescDestroy,
-               description_set,
+               Adaptor::description_set,
                lt.hipblasLtMatrixLayoutCreate,
                lt.hipblasLtMatrixLayoutDestroy,
-               layout_set,
-               choices,
-               matmul};
+               Adaptor::layout_set,
+               Adaptor::choices,
+               Adaptor::check,
+               Adaptor::matmul};
     }
     reports.push_back(report);
 }

@@ -16,6 +16,7 @@ namespace py = pybind11;
 void bind_gpu(py::module_& m);  // all of it
 void bind_device(py::module_& m);
 void bind_memory(py::module_& m);
+void bind_table(py::module_& m);
 
 inline void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 inline uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }

@@ -187,6 +187,7 @@ void bind_devices(py::module_& m) {
         .def(
             "free", [](Device& d, uintptr_t at) { without_gil([&] { d.release(pointer(at)); }); }, py::arg("address"))
         .def_property_readonly("counters", &Device::counters)
+        .def_property_readonly("launches", [](const Device& d) { return d.launches.load(); })
         .def("reset_peak", &Device::reset_peak)
         .def_property("pool_enabled", &Device::pool_enabled, &Device::enable_pool)
         .def_property_readonly("pool_banned", &Device::pool_banned)
@@ -297,12 +298,23 @@ void bind_kernels(py::module_& m) {
              py::arg("bias") = "", py::arg("batches") = 1, py::arg("strides") = Four{0, 0, 0, 0});
     m.def("warm_vendor", &warm_vendor, py::arg("device"));
     m.def("vendor_is_warm", &vendor_is_warm, py::arg("device"));
+    m.def("vendor_version", &vendor_version, py::arg("device"));
     m.def(
         "gemm_choices",
         [](Device& d, const GemmProblem& p, size_t limit, int wanted) {
             return cached_plan(d, p).choices(limit, wanted);
         },
-        py::arg("device"), py::arg("problem"), py::arg("workspace_limit"), py::arg("wanted") = 8);
+        py::arg("device"), py::arg("problem"), py::arg("workspace_limit"), py::arg("wanted") = gpu::kProposals);
+    m.def(
+        "gemm_accepts",
+        [](Device& d, const GemmProblem& p, const gpu::GemmChoice& choice, size_t limit) {
+            return cached_plan(d, p).accepts(choice, limit);
+        },
+        py::arg("device"), py::arg("problem"), py::arg("choice"), py::arg("workspace_limit"));
+    m.def(
+        "gemm_is_warm",
+        [](Device& d, const GemmProblem& p, const gpu::GemmChoice& choice) { return cached_plan(d, p).is_warm(choice); },
+        py::arg("device"), py::arg("problem"), py::arg("choice"));
     m.def(
         "gemm",
         [](Device& d, const GemmProblem& p, const gpu::GemmChoice& choice, uintptr_t a, uintptr_t b, uintptr_t c,

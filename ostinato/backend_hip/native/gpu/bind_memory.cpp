@@ -17,6 +17,7 @@ const char* error_class(Kind kind) {
         case Kind::kLogic: return "LifecycleError";
         case Kind::kCapacity: return "CapacityError";
         case Kind::kUnavailable: return "DeviceUnavailable";
+        case Kind::kBounds: return "BoundsError";
         default: return "BackendError";
     }
 }
@@ -26,8 +27,9 @@ void translate(std::exception_ptr error) {
         if (error) std::rethrow_exception(error);
     } catch (const Failure& failure) {
         const py::object type = py::module_::import("ostinato.ir.errors").attr(error_class(failure.kind));
-        const py::object hint = failure.hint.empty() ? py::object(py::none()) : py::str(failure.hint);
-        const py::object made = type(failure.what(), py::arg("hint") = hint);
+        const auto or_none = [](const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); };
+        const py::object made = type(failure.what(), py::arg("hint") = or_none(failure.hint),
+                                     py::arg("node") = or_none(failure.node));
         PyErr_SetObject(type.ptr(), made.ptr());
     }
 }
@@ -255,6 +257,7 @@ void bind_gpu(py::module_& m) {
     py::register_local_exception_translator(translate);
     bind_device(m);
     bind_memory(m);
+    bind_table(m);
 }
 
 }  // namespace ost::hip

@@ -21,6 +21,24 @@ const char* role_name(const std::string& role, gpu::Platform platform) {
     return role == "blas" ? "vendor GEMM library" : "collectives library";
 }
 
+// Failures of work that was under way, after which every call of this process to the device fails the same.
+bool is_lost(gpu::Error error) {
+    switch (error) {
+        case gpu::Error::kEccNotCorrectable:
+        case gpu::Error::kIllegalAddress:
+        case gpu::Error::kLaunchTimeOut:
+        case gpu::Error::kContextIsDestroyed:
+        case gpu::Error::kAssert:
+        case gpu::Error::kHardwareStackError:
+        case gpu::Error::kIllegalInstruction:
+        case gpu::Error::kMisalignedAddress:
+        case gpu::Error::kInvalidAddressSpace:
+        case gpu::Error::kInvalidPc:
+        case gpu::Error::kLaunchFailure: return true;
+        default: return false;
+    }
+}
+
 }  // namespace
 
 void refuse_after_fork() {
@@ -126,6 +144,12 @@ std::string Gpu::describe(gpu::Error error) const {
 void Gpu::check(gpu::Error error, const std::string& what) const {
     if (error == gpu::Error::kSuccess) return;
     clear_error();
+    if (is_lost(error)) {
+        throw Failure(Kind::kRuntime,
+                      what + ": " + describe(error) +
+                          "; the device is lost to this process: something that was submitted earlier failed",
+                      "start a new process");
+    }
     const Kind kind = error == gpu::Error::kOutOfMemory ? Kind::kCapacity : Kind::kRuntime;
     throw Failure(kind, what + ": " + describe(error));
 }

@@ -126,6 +126,7 @@ class Device {
 
     Counters counters() const;
     void reset_peak();
+    std::atomic<uint64_t> launches{0};  // of single kernels; steps of tables are not among them
 
     static constexpr size_t kPoolCapacity = size_t{8} << 30;
 

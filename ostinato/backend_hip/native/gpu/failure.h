@@ -13,14 +13,16 @@ enum class Kind {
     kLogic,        // the right call at the wrong time
     kCapacity,     // no room
     kUnavailable,  // no library, no driver, no device
+    kBounds,       // an index or a range outside of what there is
 };
 
 class Failure : public std::runtime_error {
   public:
-    Failure(Kind kind, const std::string& text, const std::string& hint = "")
-        : std::runtime_error(text), kind(kind), hint(hint) {}
+    Failure(Kind kind, const std::string& text, const std::string& hint = "", const std::string& node = "")
+        : std::runtime_error(text), kind(kind), hint(hint), node(node) {}
     Kind kind;
     std::string hint;
+    std::string node;  // of the graph, where one is concerned
 };
 
 }  // namespace ost::hip

@@ -1,6 +1,8 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <tuple>
 
 #include "capture.h"
@@ -8,6 +10,34 @@
 namespace ost::hip {
 
 namespace {
+
+auto key(const GemmProblem& p) {
+    return std::tie(p.m, p.n, p.k, p.batches, p.transpose_a, p.transpose_b, p.bias, p.a_type, p.b_type, p.c_type,
+                    p.d_type, p.bias_type, p.compute, p.a_leading, p.b_leading, p.c_leading, p.d_leading, p.a_stride,
+                    p.b_stride, p.c_stride, p.d_stride);
+}
+
+}  // namespace
+
+bool operator<(const GemmProblem& left, const GemmProblem& right) { return key(left) < key(right); }
+
+namespace {
+
+// A choice of algorithm for a problem. Looked up at each run, so it allocates nothing.
+struct Ran {
+    const Device* device;
+    GemmProblem problem;
+    std::array<uint64_t, 8> algorithm;
+    bool operator<(const Ran& other) const {
+        return std::tie(device, algorithm, problem) < std::tie(other.device, other.algorithm, other.problem);
+    }
+};
+
+Ran ran(const Device& device, const GemmProblem& problem, const gpu::GemmChoice& choice) {
+    Ran made = {&device, problem, {}};
+    std::copy(std::begin(choice.algorithm), std::end(choice.algorithm), made.algorithm.begin());
+    return made;
+}
 
 std::mutex& idle_lock() {
     static std::mutex& one = *new std::mutex;
@@ -24,6 +54,7 @@ auto& idle_handles() {
 struct ThreadVendor {
     std::map<const Device*, gpu::Blas> handles;
     std::map<std::pair<const Device*, GemmProblem>, std::unique_ptr<GemmPlan>> plans;
+    std::set<Ran> ran;
     PlanCacheCounters counters = {};
     ~ThreadVendor() {
         const std::lock_guard<std::mutex> guard(idle_lock());
@@ -41,19 +72,7 @@ gpu::Blas handle_of(Device& device) {
     return thread_vendor().handles.at(&device);
 }
 
-auto key(const GemmProblem& p) {
-    return std::tie(p.m, p.n, p.k, p.batches, p.transpose_a, p.transpose_b, p.bias, p.a_type, p.b_type, p.c_type,
-                    p.d_type, p.bias_type, p.compute, p.a_leading, p.b_leading, p.c_leading, p.d_leading, p.a_stride,
-                    p.b_stride, p.c_stride, p.d_stride);
-}
-
-std::vector<uint64_t> number_of(const gpu::GemmChoice& choice) {
-    return {std::begin(choice.algorithm), std::end(choice.algorithm)};
-}
-
 }  // namespace
-
-bool operator<(const GemmProblem& left, const GemmProblem& right) { return key(left) < key(right); }
 
 bool vendor_is_warm(const Device& device) { return thread_vendor().handles.count(&device) != 0; }
 
@@ -80,6 +99,16 @@ void warm_vendor(Device& device) {
             throw Failure(Kind::kRuntime, std::string("a handle of the vendor's GEMM: ") + api.status_text(status));
     }
     thread_vendor().handles[&device] = handle;
+}
+
+int vendor_version(Device& device) {
+    const gpu::Blas handle = handle_of(device);
+    int version = 0;
+    const int status = device.gpu.blas().version(handle, &version);
+    if (status != 0)
+        throw Failure(Kind::kRuntime,
+                      std::string("the version of the vendor's GEMM: ") + device.gpu.blas().status_text(status));
+    return version;
 }
 
 void GemmPlan::check(int status, const char* what) const {
@@ -118,6 +147,8 @@ void GemmPlan::describe() {
     if (p.bias != 0) {
         check(api.description_set(description_, gpu::GemmAttribute::kBiasType, static_cast<uint64_t>(p.bias_type)),
               "the bias type");
+        // only its alignment means something before a run
+        check(api.description_set(description_, gpu::GemmAttribute::kBias, gpu::kGemmAlignment), "the bias");
     }
     const struct {
         gpu::DataType type;
@@ -159,28 +190,53 @@ std::vector<gpu::GemmChoice> GemmPlan::choices(size_t workspace_limit, int wante
     return found;
 }
 
+bool GemmPlan::accepts(const gpu::GemmChoice& choice, size_t workspace_limit) {
+    if (capturing()) throw Failure(Kind::kLogic, "this thread captures; algorithms are looked at before");
+    const gpu::Blas handle = handle_of(device_);
+    const Current current(device_);
+    size_t needed = 0;
+    const int status = device_.gpu.blas().check(handle, description_, layouts_[0], layouts_[1], layouts_[2],
+                                                layouts_[3], workspace_limit, &choice, &needed);
+    return status == 0 && needed <= choice.workspace_bytes && choice.workspace_bytes <= workspace_limit;
+}
+
+bool GemmPlan::is_warm(const gpu::GemmChoice& choice) const {
+    return vendor_is_warm(device_) && thread_vendor().ran.count(ran(device_, problem_, choice)) != 0;
+}
+
 void GemmPlan::run(const gpu::GemmChoice& choice, const GemmOperands& o, void* workspace, size_t workspace_bytes,
                    const Stream* stream) {
+    const gpu::Stream queue = place(device_, stream);
+    const Current current(device_);
+    submit(choice, o, workspace, workspace_bytes, queue);
+}
+
+void GemmPlan::submit(const gpu::GemmChoice& choice, const GemmOperands& o, void* workspace, size_t workspace_bytes,
+                      gpu::Stream queue) {
     if (workspace_bytes < choice.workspace_bytes) {
         throw Failure(Kind::kInvalid, "the algorithm needs a workspace of " + std::to_string(choice.workspace_bytes) +
                                           " bytes, found " + std::to_string(workspace_bytes));
     }
-    const bool ran = ran_.count(number_of(choice)) != 0;
-    if (capturing() && !ran) {
+    for (const void* operand : {o.a, o.b, o.c, static_cast<const void*>(o.d), o.bias}) {
+        if (reinterpret_cast<uintptr_t>(operand) % gpu::kGemmAlignment != 0) {
+            throw Failure(Kind::kInvalid, "the vendor's GEMM takes operands that start at multiples of " +
+                                              std::to_string(gpu::kGemmAlignment) + " bytes");
+        }
+    }
+    const bool warm = is_warm(choice);
+    if (capturing() && !warm) {
         throw Failure(Kind::kLogic, "this thread captures a matrix product that it did not run before",
                       "run it once on the capturing thread before the capture");
     }
     const gpu::Blas handle = handle_of(device_);
     const gpu::BlasApi& api = device_.gpu.blas();
-    const gpu::Stream queue = place(device_, stream);
-    const Current current(device_);
     if (problem_.bias)
         check(api.description_set(description_, gpu::GemmAttribute::kBias, reinterpret_cast<uint64_t>(o.bias)),
               "the bias");
     check(api.matmul(handle, description_, &o.alpha, o.a, layouts_[0], o.b, layouts_[1], &o.beta, o.c, layouts_[2], o.d,
                      layouts_[3], &choice, workspace, workspace_bytes, queue),
           "the run");
-    if (!ran) ran_.insert(number_of(choice));
+    if (!warm) thread_vendor().ran.insert(ran(device_, problem_, choice));
 }
 
 GemmPlan& cached_plan(Device& device, const GemmProblem& problem) {

@@ -2,8 +2,6 @@
 // by each thread; choices of algorithm, which are data.
 #pragma once
 
-#include <set>
-
 #include "stream.h"
 
 namespace ost::hip {
@@ -32,8 +30,10 @@ struct GemmOperands {
 // Makes this thread's handle for the device, if it has none. Throws kLogic while the thread captures.
 void warm_vendor(Device& device);
 bool vendor_is_warm(const Device& device);
+// The version of the vendor's library, as it numbers itself; warms the thread's handle.
+int vendor_version(Device& device);
 
-// Belongs to one thread.
+// One thread at a time uses it.
 class GemmPlan {
   public:
     GemmPlan(Device& device, const GemmProblem& problem);  // kInvalid: extents; kRuntime: the vendor refuses
@@ -43,10 +43,19 @@ class GemmPlan {
 
     // The vendor's proposals, best first, with at most that much workspace. Throws kLogic while the thread captures.
     std::vector<gpu::GemmChoice> choices(size_t workspace_limit, int wanted);
-    // Throws kInvalid for a workspace smaller than the choice's, kLogic in a capture for a choice that this thread did
-    // not run before: the vendor loads kernels when they are first used.
+    // Whether a choice from elsewhere is good for this problem in a workspace of that size, as the vendor says. Throws
+    // kLogic while the thread captures.
+    bool accepts(const gpu::GemmChoice& choice, size_t workspace_limit);
+    // Whether this thread ran the choice, by this plan or another one of the same problem.
+    bool is_warm(const gpu::GemmChoice& choice) const;
+    // Throws kInvalid for a workspace smaller than the choice's and for operands off `gpu::kGemmAlignment`, kLogic in a
+    // capture for a choice that is not warm: the vendor loads kernels when they are first used. Allocates nothing for a
+    // choice that is.
     void run(const gpu::GemmChoice& choice, const GemmOperands& operands, void* workspace, size_t workspace_bytes,
              const Stream* stream);
+    // The same, where the device is the thread's current one and the queue is known.
+    void submit(const gpu::GemmChoice& choice, const GemmOperands& operands, void* workspace, size_t workspace_bytes,
+                gpu::Stream queue);
 
   private:
     void check(int status, const char* what) const;
@@ -56,7 +65,6 @@ class GemmPlan {
     const GemmProblem problem_;
     gpu::GemmDescription description_ = nullptr;
     gpu::MatrixLayout layouts_[4] = {};
-    std::set<std::vector<uint64_t>> ran_;
 };
 
 struct PlanCacheCounters {

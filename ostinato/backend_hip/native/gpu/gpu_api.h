@@ -47,6 +47,11 @@ enum class Error : int {
     kLaunchTimeOut = 702,
     kContextIsDestroyed = 709,
     kAssert = 710,
+    kHardwareStackError = 714,
+    kIllegalInstruction = 715,
+    kMisalignedAddress = 716,
+    kInvalidAddressSpace = 717,
+    kInvalidPc = 718,
     kLaunchFailure = 719,
     kCooperativeLaunchTooLarge = 720,
     kNotSupported = 801,
@@ -261,6 +266,8 @@ enum class GemmAttribute : int { kTransposeA, kTransposeB, kEpilogue, kBias, kBi
 enum class LayoutAttribute : int { kBatchCount, kBatchStride };
 constexpr uint32_t kEpilogueNone = 1;  // both vendors' numbers
 constexpr uint32_t kEpilogueBias = 4;
+constexpr unsigned kGemmAlignment = 16;  // bytes at whose multiples every operand of a product starts
+constexpr int kProposals = 8;            // of the vendor, of which one is chosen
 using Blas = struct BlasHandle*;
 using GemmDescription = struct GemmDescriptionHandle*;
 using MatrixLayout = struct MatrixLayoutHandle*;
@@ -271,7 +278,7 @@ struct GemmChoice {
 };
 struct BlasApi {
     const char* (*status_text)(int status);
-    size_t (*version)();  // 0 where only a handle, hence a device, could tell
+    int (*version)(Blas, int* version);
     int (*create)(Blas*);
     int (*destroy)(Blas);
     int (*description_create)(GemmDescription*, ComputeType, DataType scale);
@@ -282,6 +289,9 @@ struct BlasApi {
     int (*layout_set)(MatrixLayout, LayoutAttribute, int64_t value);
     int (*choices)(Blas, GemmDescription, MatrixLayout a, MatrixLayout b, MatrixLayout c, MatrixLayout d,
                    size_t workspace_limit, int wanted, GemmChoice* choices, int* found);
+    // Whether an algorithm that was recorded is good for this problem, and the bytes it needs.
+    int (*check)(Blas, GemmDescription, MatrixLayout a, MatrixLayout b, MatrixLayout c, MatrixLayout d,
+                 size_t workspace_limit, const GemmChoice*, size_t* workspace_bytes);
     int (*matmul)(Blas, GemmDescription, const void* alpha, const void* a, MatrixLayout, const void* b, MatrixLayout,
                   const void* beta, const void* c, MatrixLayout, void* d, MatrixLayout, const GemmChoice*,
                   void* workspace, size_t workspace_bytes, Stream);

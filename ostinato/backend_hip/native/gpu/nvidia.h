@@ -165,6 +165,8 @@ struct UpdateInfo {  // CUgraphExecUpdateResultInfo_v1
 constexpr int kComputeF32 = 68;
 constexpr int kComputeF32FastTf32 = 77;
 constexpr int kComputeI32 = 72;
+constexpr int kOperationNone = 0;
+constexpr int kOperationTranspose = 1;
 constexpr int kDescriptionTransposeA = 3;
 constexpr int kDescriptionTransposeB = 4;
 constexpr int kDescriptionEpilogue = 7;
@@ -173,6 +175,10 @@ constexpr int kDescriptionBiasType = 26;
 constexpr int kLayoutBatchCount = 5;
 constexpr int kLayoutBatchStride = 6;
 constexpr int kPreferenceWorkspace = 1;
+constexpr int kPreferenceAlignmentA = 5;
+constexpr int kPreferenceAlignmentB = 6;
+constexpr int kPreferenceAlignmentC = 7;
+constexpr int kPreferenceAlignmentD = 8;
 
 struct GemmAlgorithm {
     uint64_t data[8];
@@ -203,6 +209,8 @@ using GemmPreference = struct GemmPreferenceHandle*;
     X(cublasLtMatmulPreferenceSetAttribute, int, (GemmPreference, int, const void*, size_t))                           \
     X(cublasLtMatmulAlgoGetHeuristic, int, (Blas, GemmDescription, MatrixLayout, MatrixLayout, MatrixLayout,           \
                                             MatrixLayout, GemmPreference, int, GemmHeuristic*, int*))                  \
+    X(cublasLtMatmulAlgoCheck, int, (Blas, GemmDescription, MatrixLayout, MatrixLayout, MatrixLayout, MatrixLayout,    \
+                                     const GemmAlgorithm*, GemmHeuristic*))                                            \
     X(cublasLtMatmul, int, (Blas, GemmDescription, const void*, const void*, MatrixLayout, const void*, MatrixLayout,  \
                             const void*, const void*, MatrixLayout, void*, MatrixLayout, const GemmAlgorithm*, void*,  \
                             size_t, Stream))

@@ -119,6 +119,7 @@ constexpr KernelEntry entries[] = {
     {"sample", sample, 10, 2, 1u << 7},
     {"penalize", penalize, 10, 3, 1u << 7},
     {"add_at_tokens", add_at_tokens, 6, 3, 1u << 4},
+    {"advance", advance, 9, 3, 1u << 7 | 1u << 8},
     {"cross_entropy", cross_entropy, 4, 2, 0},
 };
 }  // namespace

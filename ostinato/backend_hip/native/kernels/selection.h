@@ -1,4 +1,4 @@
-// Kernels that turn logits into a token or a loss.
+// Kernels that turn logits into a token or a loss, and that go on from a token to the next.
 #pragma once
 
 #include "work.h"
@@ -10,6 +10,7 @@ void cross_entropy(const Call& call);  // selection.cpp
 void sample(const Call& call);         // sample.cpp
 void penalize(const Call& call);       // penalize.cpp
 void add_at_tokens(const Call& call);  // logit_bias.cpp
+void advance(const Call& call);        // advance.cpp
 
 // Largest value of a row. `usable` is false when the row holds NaN or +inf, or nothing above -inf.
 struct RowPeak {

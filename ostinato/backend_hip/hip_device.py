@@ -1,0 +1,190 @@
+"""A GPU as the runtime uses it: memory, streams, step tables, launches and weights, over the opened libraries of its vendor.
+
+The default stream is for what runs node by node; whatever has a step table has a stream of its own. Kernels are loaded once a device, whoever asks. Weights are
+packed by the host's kernels into a pinned buffer of a few MiB and sent from there, so that no second copy of a weight exists anywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.code_cache import CodeCache
+from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.hip_kernels import HipKernels
+from ostinato.backend_hip.hip_memory import HipBuffer, native_stream
+from ostinato.backend_hip.hip_table import HipCall, HipLaunch, HipStep, HipTable, instances_of, make_launch, make_table
+from ostinato.backend_hip.hip_weights import WeightCarrier
+from ostinato.backend_hip.packing import Source
+from ostinato.backend_hip.target import ALIGNMENT, hip_target
+from ostinato.ir.errors import BoundsError, ConfigError, LifecycleError
+from ostinato.ir.forks import renew_after_fork
+from ostinato.ir.target import Target
+from ostinato.ir.types import Array, TensorType
+
+__all__ = ["HipDevice"]
+
+_NUMBERS = 2**32 - 1
+"""Of launches, as kernels report them: 32 bits, and 0 is nobody."""
+
+
+class HipDevice:
+    """One GPU. Threads may share it; each thread that runs has a stream of its own, or the default one."""
+
+    def __init__(
+        self, device: _native.GpuDevice, *, cache: CodeCache | None = None, host: HostDevice | None = None
+    ) -> None:
+        """`cache` is where compiled kernels are kept, by default the user's folder; `host` packs weights, by default all cores."""
+        self.native = device
+        self.target: Target = replace(hip_target(device.architecture, device.wave), device=self.name)
+        self.kernels = HipKernels(device, CodeCache() if cache is None else cache)
+        self._weights = WeightCarrier(device, host)
+        self._launches: weakref.WeakValueDictionary[int, HipLaunch] = weakref.WeakValueDictionary()
+        self._numbers = itertools.count()
+        self._default_status: _native.StatusBlock | None = None
+        self._statuses: weakref.WeakKeyDictionary[_native.Stream, _native.StatusBlock] = weakref.WeakKeyDictionary()
+        self._external: dict[int, _native.Stream] = {}
+        self.after_fork()
+        renew_after_fork(self)
+        if not device.pool_banned:
+            device.pool_enabled = True
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"hip:{self.native.index}"
+
+    @property
+    def threads(self) -> int:
+        """Threads of the host that pack weights."""
+        return self._weights.host.threads
+
+    @property
+    def isa(self) -> str:
+        """The architecture, as compilers name it."""
+        return self.native.architecture
+
+    @property
+    def captures(self) -> bool:
+        """True: its tables become graphs."""
+        return True
+
+    @property
+    def launches(self) -> int:
+        """How many launches of kernels (`make_launch`) were submitted so far; steps of tables are not among them."""
+        return self.native.launches
+
+    def allocate(self, nbytes: int, alignment: int = ALIGNMENT, *, zeroed: bool = True) -> HipBuffer:
+        """Memory. Raises `CapacityError` with the bytes asked for and those that are free, `ConfigError` for an impossible size, or an alignment that drivers
+        do not promise (above 256)."""
+        if nbytes < 0 or alignment < 1 or alignment & (alignment - 1) or alignment > ALIGNMENT:
+            raise ConfigError(
+                f"{nbytes} bytes aligned to {alignment} cannot be allocated",
+                hint=f"the alignment is a power of two up to {ALIGNMENT}",
+            )
+        return HipBuffer(self.native, nbytes, alignment, zeroed=zeroed)
+
+    def open_stream(self) -> _native.Stream:
+        """An order of work of its own, beside the default stream's too."""
+        return _native.Stream(self.native, non_blocking=True)
+
+    def launch_stream(self, *, non_blocking: bool = False) -> _native.Stream:
+        """A stream for launches, with what they report to; `non_blocking` beside the default stream's order too. Raises `LifecycleError` while this thread captures."""
+        made = _native.Stream(self.native, non_blocking)
+        self._status(made)
+        return made
+
+    def external_stream(self, handle: int) -> _native.Stream | None:
+        """A stream that somebody else made and keeps, 0 for the default one; what launches on it report to is kept as long as the device."""
+        if not handle:
+            return None
+        with self._lock:
+            found = self._external.get(handle)
+            if found is None:
+                found = self._external[handle] = _native.Stream.external(self.native, handle)
+        self._status(found)
+        return found
+
+    def order(self, first: object, then: object) -> None:
+        """What is submitted to `then` from now on runs after what `first` has now; None is the default stream. Nothing waits here."""
+        event = _native.Event(self.native, timing=False)
+        event.record(native_stream(first, self.native))
+        event.wait(native_stream(then, self.native))
+
+    def make_table(self, steps: Sequence[HipStep], stream: object = None) -> HipTable:
+        """Compiles, loads and packs what the steps need. Raises `BackendError`, naming the node, for a step that cannot run."""
+        return make_table(self.native, self.kernels, steps, native_stream(stream, self.native))
+
+    def load_kernels(self, steps: Sequence[HipStep]) -> None:
+        """Compiles and loads the kernels of steps whose tables are made later: those of several tables together are fewer modules."""
+        self.kernels.load(instances_of(steps))
+
+    def make_launch(self, call: HipCall) -> HipLaunch:
+        """A step without addresses. Raises `BackendError`, naming the node, for one that cannot run, `LifecycleError` while this thread captures."""
+        if _native.capturing():
+            raise LifecycleError(
+                "this thread captures, and nothing can be compiled or loaded for a graph",
+                node=call.node,
+                hint="make the same call once before the capture, on operands of the same types",
+            )
+        number = next(self._numbers) % _NUMBERS
+        launch = make_launch(self.native, self.kernels, call, number, self._status)
+        self._launches[number] = launch
+        return launch
+
+    def synchronize(self) -> None:
+        """Waits for all work. Raises `BoundsError`, naming the node, when a launch on any stream met an index out of range since somebody last waited."""
+        self.native.synchronize()
+        with self._lock:
+            streams = list(self._statuses)
+        for stream in (None, *streams):
+            self.finish(stream)
+
+    def finish(self, stream: object = None) -> None:
+        """Waits for a stream (None: the default one). Raises `BoundsError`, naming the node, when a launch on it met an index out of range since the last
+        call; steps of tables are told by their tables."""
+        own = native_stream(stream, self.native)
+        status = self._default_status if own is None else self._statuses.get(own)
+        if status is None:  # nothing was launched there
+            self.native.synchronize() if own is None else own.synchronize()
+            return
+        word = status.take()
+        if word:
+            launch = self._launches.get(word - 1)
+            raise BoundsError(
+                "an index in device memory was out of range",
+                node=None if launch is None else launch.node,
+                hint="a token id, row, position or block index given to this run is out of range",
+            )
+
+    def pack(self, tensor_type: TensorType, address: int, source: Source, first_row: int) -> None:
+        """Writes `source` as logical rows [first_row, first_row + len(row_index)) of the weight at `address`, in its dtype; done on return.
+
+        Raises what `pack_call` raises, and `LayoutError` for a layout that is not the natural one.
+        """
+        self._weights.pack(tensor_type, address, source, first_row)
+
+    def unpack(self, tensor_type: TensorType, address: int) -> Array:
+        """The logical values of the weight at `address` as float32. Raises `LayoutError` for a layout that is not the natural one."""
+        return self._weights.unpack(tensor_type, address)
+
+    def __reduce__(self) -> NoReturn:
+        raise LifecycleError("a device cannot be copied or pickled", hint="open one in the other process")
+
+    def _status(self, stream: _native.Stream | None) -> _native.StatusBlock:
+        """What launches on a stream report to: each stream has a block of its own, since blocks of one kernel meet there."""
+        found = self._default_status if stream is None else self._statuses.get(stream)
+        if found is not None:
+            return found
+        with self._lock:
+            if stream is None:
+                self._default_status = self._default_status or _native.StatusBlock(self.native, None)
+                return self._default_status
+            return self._statuses.setdefault(stream, _native.StatusBlock(self.native, stream))

@@ -1,0 +1,98 @@
+"""Kernels on a device: taken from what was compiled ahead, else from the cache on disk, else compiled side by side; loaded once.
+
+Kernels are asked for by instance, and an instance that was not compiled ahead is a module of its own: whoever wants it, in whatever company, finds it in the
+cache, and all cores compile. What was loaded stays until the device goes, whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.code_cache import CodeCache
+from ostinato.backend_hip.kernel_source import Instance, assemble, compile_options, source_hash
+from ostinato.backend_hip.prebuilt import PACKAGED, Prebuilt
+from ostinato.ir.forks import renew_after_fork
+from ostinato.ir.version import VERSION
+
+__all__ = ["HipKernels"]
+
+_MOST_COMPILERS = 16
+"""At a time: each takes some hundred MiB."""
+
+
+class HipKernels:
+    """The kernels of one device. Threads may share it."""
+
+    def __init__(self, device: _native.GpuDevice, cache: CodeCache, ahead: Path = PACKAGED) -> None:
+        """`ahead` is the folder of what was compiled ahead, by default the package's."""
+        self.cache = cache
+        self._ahead = Prebuilt(ahead, device.gpu.platform, device.architecture)
+        self._device = device
+        self.after_fork()
+        renew_after_fork(self)
+        self._modules: dict[Instance, _native.GpuModule] = {}
+        self._modules_ahead: dict[bytes, _native.GpuModule] = {}
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    @property
+    def module_count(self) -> int:
+        return len(set(map(id, self._modules.values())))
+
+    def load(self, wanted: Iterable[Instance]) -> None:
+        """Compiles and loads what is not there yet. Raises `BackendError` with the compiler's words, `LifecycleError` while this thread captures."""
+        with self._lock:
+            missing = {instance for instance in wanted if instance not in self._modules}
+            if missing:
+                self._load(missing)
+
+    def function(self, instance: Instance, shared_bytes: int = 0) -> _native.GpuFunction:
+        """The kernel of an instance that was loaded, allowed that much dynamic shared memory."""
+        return self._modules[instance].function(instance.name.symbol, _letters(instance), shared_bytes)
+
+    def _load(self, missing: set[Instance]) -> None:
+        ahead = self._ahead.codes(missing)
+        left = sorted(missing.difference(*ahead.values()), key=lambda instance: instance.text)
+        with ThreadPoolExecutor(max(1, min(len(left), _MOST_COMPILERS, _cores()))) as pool:
+            codes = list(pool.map(self._code, left))
+        found = {instance: _native.GpuModule(self._device, code) for instance, code in zip(left, codes, strict=True)}
+        ready = {hashlib.sha256(code).digest(): code for code in ahead}
+        for key in ready.keys() - self._modules_ahead.keys():
+            self._modules_ahead[key] = _native.GpuModule(self._device, ready[key])
+        for key, code in ready.items():
+            found |= dict.fromkeys(ahead[code], self._modules_ahead[key])
+        for instance, module in found.items():
+            module.function(instance.name.symbol, _letters(instance))  # all are there, or none is kept
+        self._modules |= found
+
+    def _code(self, instance: Instance) -> bytes:
+        source = assemble(instance.name.file, (instance,))
+        options = compile_options(self._device.gpu.platform, self._device.architecture)
+        key = source_hash(source, *options, *self._compiler, VERSION)
+        name = f"{instance.name}.hip"
+        return self.cache.code(key, lambda: self._device.gpu.compile(source, name, list(options)))
+
+    @functools.cached_property
+    def _compiler(self) -> tuple[str, ...]:
+        """Which compiler it is, in all words that it has for itself."""
+        gpu = self._device.gpu
+        report = next(report for report in gpu.reports if report.role == "compiler")
+        major, minor = gpu.compiler_version
+        return (report.name, report.version, f"{major}.{minor}")
+
+
+def _letters(instance: Instance) -> str:
+    """The parameters of an entry point as the native layer names them."""
+    return "p" * instance.operands + instance.params + "pu"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

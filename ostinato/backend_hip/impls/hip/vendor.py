@@ -1,0 +1,281 @@
+"""Rows of matrix products by the vendor's library (cublasLt, hipBLASLt), for more rows than the few that our own kernels serve best.
+
+Their steps are of kind GEMM and name no kernel: everything of the product is in the parameters (`GemmParams`) and the operands (`GEMM_OPERANDS`). The vendor's
+matrices are column-major, so a product of row-major ones is asked for turned round: y = x times weight^T is d = weight^T^T times x^T with d = y^T, which lie in
+memory as they are. Sums are f32, exact products, no TF32. The workspace depends on the size of the product alone.
+
+The library knows no count: rows past the valid ones are computed too, from whatever lies there. What comes of them is unspecified, not even finite, and no
+later step reads it; a valid row depends on its own row of x alone.
+
+A row refuses what the library would have to be asked about at run time: blocks, operands of different dtypes, a bias that is not of the result's dtype,
+matrices whose rows are not whole runs of 16 bytes, strides that are not those of one batch of matrices, and whatever has no elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, fixed, need_dtype, number
+from ostinato.backend_hip.impls.hip.linear import FEW_ROWS
+from ostinato.ir.step import StepKind
+from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType, TensorType
+
+__all__ = ["ALIGNMENT", "GEMM_OPERANDS", "NO_BIAS", "VENDOR_ROWS", "GemmParams"]
+
+GEMM_OPERANDS = ("a", "b", "bias", "c", "d", "workspace")
+"""What a GEMM step's operands are, in their order: d = alpha op(a) op(b) + beta c, plus the bias along the rows of d."""
+ALIGNMENT = 16
+"""Bytes at whose multiples every operand, row of a matrix and matrix of a batch starts."""
+NO_BIAS = -1
+_LARGE = 2**24
+"""Products of two elements from which on a GEMM is given a workspace, which lets the vendor share few results among many processors."""
+_WORKSPACE = 4 << 20
+_MOST = 2**31 - 1
+"""Of an extent that the libraries take."""
+_ARCHITECTURES = ("sm", "gfx90a", "gfx942", "gfx950")
+"""Every GPU of NVIDIA, and those of AMD for which hipBLASLt has all of these dtypes."""
+
+
+class GemmParams(NamedTuple):
+    """The parameters of a GEMM step, column-major as the vendors have it: op(a) is m x k, op(b) k x n, c and d are m x n, in `batches`.
+
+    Leading dimensions, and strides between the matrices of a batch, are in elements; types are `DType.number`, that of the bias `NO_BIAS` where there is none.
+    """
+
+    m: int
+    n: int
+    k: int
+    batches: int
+    transpose_a: int
+    transpose_b: int
+    a_type: int
+    b_type: int
+    c_type: int
+    d_type: int
+    bias_type: int
+    a_leading: int
+    b_leading: int
+    c_leading: int
+    d_leading: int
+    a_stride: int
+    b_stride: int
+    c_stride: int
+    d_stride: int
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """A tensor as a batch of row-major matrices, `transposed` where the bytes lie by columns."""
+
+    rows: int
+    columns: int
+    batches: int
+    stride: int
+    leading: int
+    transposed: bool
+
+
+def _matrices(tensor: TensorType, strides: tuple[int, ...], *, folded: bool = False) -> _Matrices | None:
+    """The last two axes as matrices, those before them as one batch (`folded`: as more rows); None where the strides are not of that form."""
+    shape = tensor.static_shape
+    axes = list(zip(shape, strides, strict=True))
+    columns, step = axes[-1]
+    rows, batch = (_run(axes[:-1]), (1, 0)) if folded else (axes[-2], _run(axes[:-2]))
+    if rows is None or batch is None:
+        return None
+    count, leading = rows
+    leading, step = (columns if count == 1 else leading), (count if columns == 1 else step)
+    if columns == 1 or (step == 1 and leading >= columns):
+        return _Matrices(count, columns, *batch, leading, transposed=False)
+    if count == 1 or (leading == 1 and step >= count):
+        return _Matrices(count, columns, *batch, step, transposed=True)
+    return None
+
+
+def _run(axes: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """Axes (extent, stride) as one; None where they are none."""
+    kept = [axis for axis in axes if axis[0] != 1]
+    if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(kept)):
+        return None
+    return (math.prod(extent for extent, _ in kept), kept[-1][1] if kept else 0)
+
+
+def _seen(site: CallSite, index: int, *, folded: bool = False) -> _Matrices | None:
+    strides = site.strides[index]
+    assert strides is not None, "a packed operand is refused before"
+    return _matrices(site.operand(index), strides, folded=folded)
+
+
+def _taken(site: CallSite, index: int, *, folded: bool = False) -> _Matrices:
+    found = _seen(site, index, folded=folded)
+    assert found is not None, "accepted before"
+    return found
+
+
+def _dtypes(first: str, second: str, result: str) -> Predicate:
+    """Two operands of one float dtype; the result is of it too, or f32."""
+
+    def accepts(site: CallSite) -> str | None:
+        dtype = site.operand(0).dtype
+        return first_reason(
+            need_dtype(first, site.operand(0), FLOATS),
+            need_dtype(second, site.operand(1), (dtype,)),
+            need_dtype(result, site.results[0], dict.fromkeys((dtype, DType.F32))),
+        )
+
+    return accepts
+
+
+def _some_elements(site: CallSite) -> str | None:
+    tensors = (site.operand(0), site.operand(1), site.results[0])
+    if not all(tensor.elements for tensor in tensors):
+        return "the vendor multiplies nothing that has no elements"
+    if any(max(tensor.elements // tensor.static_shape[-1], *tensor.static_shape) > _MOST for tensor in tensors):
+        return f"the vendor's matrices have at most {_MOST} rows and columns"
+    return None
+
+
+def _aligned(name: str, tensor: TensorType, found: _Matrices | None, offset: int = 0) -> str | None:
+    """The reason why a tensor is no batch of matrices whose rows are whole runs of 16 bytes."""
+    if found is None:
+        return f"{name} must be matrices with one step between them and rows or columns without gaps, found {tensor}"
+    unit = ALIGNMENT // tensor.dtype.block_bytes
+    lengths = (found.rows if found.transposed else found.columns, found.leading, found.stride, offset)
+    if any(length % unit for length in lengths):
+        return f"{name} must lie in runs of {unit} elements, which are {ALIGNMENT} bytes, found {tensor}"
+    return None
+
+
+def _natural(tensor: TensorType) -> _Matrices:
+    """A result, whose axes but the last are rows; never strided."""
+    columns = tensor.static_shape[-1]
+    return _Matrices(tensor.elements // columns, columns, 1, 0, columns, transposed=False)
+
+
+def _linear_accepts(site: CallSite) -> str | None:
+    rows = math.prod(site.operand(0).static_shape[:-1])
+    if rows <= FEW_ROWS:
+        return f"up to {FEW_ROWS} rows are multiplied by kernels of our own, found {rows}"
+    if site.has(2) and site.results[0].dtype is not DType.F32:
+        return f"the vendor adds a bias of the result's dtype, found {site.operand(2)} and {site.results[0]}"
+    return first_reason(
+        _aligned("x", site.operand(0), _seen(site, 0, folded=True), site.offset(0)),
+        _aligned("weight", site.operand(1), _seen(site, 1), site.offset(1)),
+        _aligned("y", site.results[0], _natural(site.results[0])),
+        "bias must lie at a multiple of 16 bytes" if site.has(2) and site.offset(2) * 4 % ALIGNMENT else None,
+    )
+
+
+def _linear_params(site: CallSite) -> GemmParams:
+    x, weight, y = _taken(site, 0, folded=True), _taken(site, 1), site.results[0]
+    return GemmParams(
+        m=weight.rows,
+        n=x.rows,
+        k=weight.columns,
+        batches=1,
+        transpose_a=int(not weight.transposed),
+        transpose_b=int(x.transposed),
+        a_type=number(site.operand(1)),
+        b_type=number(site.operand(0)),
+        c_type=number(y),
+        d_type=number(y),
+        bias_type=number(site.operand(2)) if site.has(2) else NO_BIAS,
+        a_leading=weight.leading,
+        b_leading=x.leading,
+        c_leading=weight.rows,
+        d_leading=weight.rows,
+        a_stride=0,
+        b_stride=0,
+        c_stride=0,
+        d_stride=0,
+        alpha=1.0,
+        beta=0.0,
+    )
+
+
+def _matmul_accepts(site: CallSite) -> str | None:
+    return first_reason(
+        _aligned("a", site.operand(0), _seen(site, 0), site.offset(0)),
+        _aligned("b", site.operand(1), _seen(site, 1), site.offset(1)),
+        _aligned("y", site.results[0], _natural(site.results[0])),
+    )
+
+
+def _matmul_params(site: CallSite) -> GemmParams:
+    first, second, y = _taken(site, 0), _taken(site, 1), site.results[0]
+    m, n = y.static_shape[-2:]
+    batched = first.batches > 1
+    return GemmParams(
+        m=n,
+        n=m,
+        k=first.rows if site.boolean("transpose_a") else first.columns,
+        batches=first.batches,
+        transpose_a=int(site.boolean("transpose_b") != second.transposed),
+        transpose_b=int(site.boolean("transpose_a") != first.transposed),
+        a_type=number(site.operand(1)),
+        b_type=number(site.operand(0)),
+        c_type=number(y),
+        d_type=number(y),
+        bias_type=NO_BIAS,
+        a_leading=second.leading,
+        b_leading=first.leading,
+        c_leading=n,
+        d_leading=n,
+        a_stride=second.stride if batched else 0,
+        b_stride=first.stride if batched else 0,
+        c_stride=m * n if batched else 0,
+        d_stride=m * n if batched else 0,
+        alpha=site.real("scale"),
+        beta=0.0,
+    )
+
+
+def _row(
+    op: str,
+    operands: tuple[str, ...],
+    strided: frozenset[str],
+    params: Callable[[CallSite], GemmParams],
+    accepts: Predicate,
+) -> Impl:
+    def workspace(site: CallSite) -> int:
+        wanted = params(site)
+        return _WORKSPACE if wanted.m * wanted.n * wanted.k * wanted.batches >= _LARGE else 0
+
+    return Impl(
+        op,
+        "hip_vendor",
+        Level.VENDOR,
+        _ARCHITECTURES,
+        operands,
+        fixed("gemm"),
+        lambda site: tuple(params(site)),
+        accepts,
+        workspace=workspace,
+        kind=StepKind.GEMM,
+        strided=strided,
+    )
+
+
+VENDOR_ROWS = (
+    _row(
+        "linear",
+        ("weight", "x", "bias", "-", "y", "workspace"),
+        frozenset({"x"}),
+        _linear_params,
+        all_of(_dtypes("x", "weight", "y"), _some_elements, _linear_accepts),
+    ),
+    _row(
+        "matmul",
+        ("b", "a", "-", "-", "y", "workspace"),
+        frozenset({"a", "b"}),
+        _matmul_params,
+        all_of(_dtypes("a", "b", "y"), _some_elements, _matmul_accepts),
+    ),
+)

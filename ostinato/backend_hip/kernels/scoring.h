@@ -1,0 +1,17 @@
+// What the kernels of attention share: how a product becomes a score and a score a weight, and where a window begins.
+#pragma once
+#include "device.h"
+
+struct Scoring {
+    f32 scale, cap;  // a cap c above 0 turns a scaled score s into c tanh(s / c)
+    DEVICE f32 operator()(f32 product) const {
+        const f32 score = product * scale;
+        return cap > 0.0f ? cap * tanhf(score / cap) : score;
+    }
+};
+
+// e^(x - shift) where shift is the largest of values that x is one of; 0 where all of them are -inf.
+DEVICE f32 shifted(f32 x, f32 shift) { return expf(x - (shift == -infinity() ? 0.0f : shift)); }
+
+// The first key that a token sees, by a window of so many keys that ends with its own position; 0 is no window.
+DEVICE i64 window_start(i64 position, i64 window) { return window > 0 ? larger<i64>(0, position + 1 - window) : 0; }

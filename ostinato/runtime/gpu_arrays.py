@@ -1,0 +1,192 @@
+"""Arrays of other libraries that lie on a GPU: DLPack capsules and `__cuda_array_interface__`, read and made without a copy.
+
+Both say in whose order the values are there. A DLPack producer is asked to have them there in the order of the stream on which they will be used, the device's
+default stream where none is named. `__cuda_array_interface__` names the stream of its producer: the stream on which the values will be used is told to follow
+it. It does not name the device: whoever passes one names a stream of it, which does.
+
+A capsule is read and never renamed: as long as it lives the memory does, and it is kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LayoutError
+from ostinato.ir.types import DType
+from ostinato.runtime.forms import Form, Memory, Order, Shape, misalignment, natural_strides, reach, settled_strides
+
+__all__ = ["GPU_KINDS", "MANAGED", "PINNED_KINDS", "of_cuda_interface", "of_gpu_capsule"]
+
+_CUDA, _ROCM = 2, 10
+GPU_KINDS = frozenset({_CUDA, _ROCM})
+"""DLPack's names of GPU memory, NVIDIA's and AMD's."""
+PINNED_KINDS = frozenset({3, 11})
+"""Of host memory that a GPU's driver pinned."""
+MANAGED = 13
+
+_READ_ONLY, _COPIED = 1, 2
+"""Flags of a versioned capsule."""
+_LEGACY = 1
+"""How `__cuda_array_interface__` and DLPack on CUDA call a device's default stream, which is 0 everywhere else."""
+
+_TYPES = {
+    (0, 8): DType.I8,
+    (0, 32): DType.I32,
+    (0, 64): DType.I64,
+    (1, 8): DType.U8,
+    (2, 16): DType.F16,
+    (2, 32): DType.F32,
+    (2, 64): DType.F64,
+    (4, 16): DType.BF16,
+    (6, 8): DType.BOOL,
+}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_kind", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_name_of = ctypes.pythonapi.PyCapsule_GetName
+_name_of.restype, _name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def of_gpu_capsule(value: Any, device: str, kind: int, node: str | None, order: Order | None) -> Memory:
+    """The memory of an object whose DLPack device is a GPU, its values there in the order of `order` (None: of the device's default stream).
+
+    Raises what `memory_of` raises, `ConfigError` for a stream of another device, and whatever the object raises.
+    """
+    if order is not None and order.device != device:
+        raise ConfigError(f"the stream is of {order.device}, the tensor is on {device}", node=node)
+    handle = 0 if order is None else order.handle
+    named = _LEGACY if handle == 0 and kind == _CUDA else handle
+    try:
+        capsule = value.__dlpack__(stream=named, max_version=(1, 0))
+    except TypeError:  # exporters of the first version know no versions
+        capsule = value.__dlpack__(stream=named)
+    tensor, flags = _read(capsule)
+    if flags & _COPIED:
+        raise InputError(f"{type(value).__name__} exports a copy of its values", node=node)
+    if tensor.device_kind != kind or f"hip:{tensor.device_index}" != device:
+        raise InputError(f"{type(value).__name__} is on {device} and exports memory elsewhere", node=node)
+    dtype = _TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise DTypeError(
+            f"DLPack elements of code {tensor.code}, {tensor.bits} bits and {tensor.lanes} lanes have no counterpart",
+            node=node,
+        )
+    shape = tuple(tensor.shape[: tensor.rank])
+    strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else natural_strides(shape)
+    address = (tensor.data or 0) + tensor.byte_offset
+    return _memory(address, shape, strides, dtype, not flags & _READ_ONLY, capsule, device, handle, node)
+
+
+def of_cuda_interface(value: Any, node: str | None, order: Order | None) -> Memory:
+    """The memory of an object with `__cuda_array_interface__`, from version 2 on, on the device of `order`, which is told to follow the object's stream.
+
+    Raises what `memory_of` raises.
+    """
+    if order is None or not order.device.startswith("hip:"):
+        raise InputError(
+            f"{type(value).__name__} does not say which GPU it is on",
+            node=node,
+            hint='name a stream of it: TensorView.of(x, stream=ost.Stream("hip:0")), or stream= of the call',
+        )
+    try:
+        described: Mapping[str, Any] = value.__cuda_array_interface__
+        address, read_only = described["data"]
+        shape, gaps = tuple(map(int, described["shape"])), described.get("strides")
+        gaps = None if gaps is None else tuple(map(int, gaps))
+        kind, stream = np.dtype(described["typestr"]), described.get("stream")
+    except Exception as error:  # code of somebody else: it may fail in any way
+        raise InputError(f"{type(value).__name__} cannot be read as memory: {error}", node=node) from error
+    if described.get("mask") is not None:
+        raise LayoutError("the mask of the array would not be seen", node=node)
+    if not kind.isnative:
+        raise DTypeError(f"elements {described['typestr']} are not in the order of bytes of this machine", node=node)
+    dtype = DType.of(kind)
+    strides = natural_strides(shape)
+    if gaps is not None:
+        if any(gap % kind.itemsize for gap in gaps):
+            raise LayoutError(f"strides {list(gaps)} (bytes) are not whole elements of {kind}", node=node)
+        strides = tuple(gap // kind.itemsize for gap in gaps)
+    if stream == 0:
+        raise InputError("stream 0 of __cuda_array_interface__ is ambiguous", node=node, hint="1 is the default stream")
+    if stream is not None:
+        producer = 0 if stream == _LEGACY else int(stream)
+        if producer != order.handle:
+            order.follow(producer)
+    return _memory(int(address or 0), shape, strides, dtype, not read_only, value, order.device, order.handle, node)
+
+
+def _memory(
+    address: int,
+    shape: Shape,
+    strides: Shape,
+    dtype: DType,
+    writable: bool,
+    owner: Any,
+    device: str,
+    stream: int,
+    node: str | None,
+) -> Memory:
+    if any(stride < 0 and extent > 1 for extent, stride in zip(shape, strides, strict=True)):
+        raise LayoutError(
+            f"strides {list(strides)} run backwards", node=node, hint="make the copy where it can be seen"
+        )
+    settled = settled_strides(shape, strides)
+    span = reach(shape, settled) * dtype.block_bytes
+    if span and not address:
+        raise BoundsError("the array has elements and no address", node=node)
+    if span and address % dtype.block_bytes:
+        raise LayoutError(
+            f"the elements of {dtype.block_bytes} bytes, the first at {address:#x}, are not aligned",
+            node=node,
+            hint="copy them to an array of their own first",
+        )
+    form = Form(shape, settled, dtype, None, writable, misalignment(address, dtype))
+    return Memory(address, span, form, owner, device, stream)
+
+
+def _read(capsule: Any) -> tuple[_Tensor, int]:
+    """The tensor within a capsule, and its flags. Raises `ValueError` for one that was used, or is none of DLPack."""
+    name = _name_of(capsule)
+    if name == b"dltensor":
+        return _Managed.from_address(_pointer_of(capsule, name)).tensor, 0
+    if name == b"dltensor_versioned":
+        versioned = _Versioned.from_address(_pointer_of(capsule, name))
+        if versioned.major != 1:
+            raise ValueError(f"expected version 1 of DLPack, found {versioned.major}.{versioned.minor}")
+        return versioned.tensor, versioned.flags
+    raise ValueError(f"expected a fresh DLPack capsule, found one named {name!r}")

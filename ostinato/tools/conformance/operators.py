@@ -1,0 +1,185 @@
+"""Every implementation row of a device against the operators' references: the samples of the operator table, larger shapes, and random ones.
+
+A row that fails is a verdict and no error: the others run on, unless the device itself is lost, after which nothing can be said of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
+from ostinato.ir.errors import BoundsError, OstinatoError
+from ostinato.ir.opdef import Sample
+from ostinato.ir.ops import OP
+from ostinato.ir.step import StepKind, device_class
+from ostinato.ir.target import Impl, Level
+from ostinato.ir.types import Array
+from ostinato.runtime.device import Device, ResolvedStep
+from ostinato.tools.conformance.calls import Call, calls, refusal
+from ostinato.tools.conformance.report import RowVerdict, WorstValue
+from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, Worst, check, references
+from ostinato.tools.conformance.samples import LARGE, arrays_of, random_samples, well_typed
+
+__all__ = ["Advance", "rows_of", "run_rows"]
+
+Advance = Callable[[int, int, str], None]
+"""Told of how many parts so many are done, and which one is next."""
+_RANDOM_SHAPES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A sample with the ways of laying it out that a row takes; `refused` says why there are none."""
+
+    sample: Sample
+    ways: tuple[Call, ...]
+    refused: str | None
+
+
+def rows_of(device: Device) -> tuple[Impl, ...]:
+    """All rows of the device's class, those for other cards too."""
+    host = device_class(device.name) == "host"
+    return tuple(row for row in (ROWS if host else HIP_ROWS) if row.level is not Level.REFERENCE)
+
+
+def run_rows(
+    device: Device, seed: int, *, ops: Collection[str] | None = None, ways: int | None = None, advance: Advance
+) -> Iterator[RowVerdict]:
+    """The verdict on each row, of the operators `ops` (None: all). `ways` limits how many ways of laying out each sample are tried (None: all)."""
+    rows = [row for row in rows_of(device) if ops is None or row.op in ops]
+    own = set(device.target.rows)
+    asked = {
+        row.identity: list(_asked(row, np.random.default_rng((seed, number)), ways))
+        for number, row in enumerate(rows)
+        if row in own
+    }
+    advance(0, len(rows), "compiling kernels")
+    _load(device, [call for found in asked.values() for one in found for call in one.ways])
+    lost = ""
+    for number, row in enumerate(rows):
+        advance(number, len(rows), row.identity)
+        if row not in own:
+            found = _verdict(row, "not accepted", reason=f"it is for {', '.join(row.architectures)}")
+        elif lost:
+            found = _verdict(row, "not run", reason=f"the device was lost: {lost}")
+        else:
+            found = _run(row, asked[row.identity], DeviceMachine(device), np.random.default_rng((seed, number, 1)))
+            lost = _lost(device) if found.verdict == "failed" else ""
+        yield found
+
+
+def _asked(row: Impl, rng: np.random.Generator, ways: int | None) -> Iterator[_Asked]:
+    op = OP[row.op]
+    for sample in (*op.samples(rng), *LARGE.get(row.op, ()), *random_samples(op, rng, _RANDOM_SHAPES)):
+        if sample.error is None:
+            found = tuple(call for _, call in zip(range(ways or 10**9), calls(row, sample), strict=False))
+            yield _Asked(sample, found, None if found else refusal(row, sample))
+        elif sample.error is BoundsError and well_typed(op, sample):
+            found = tuple(calls(row, sample))[:1]
+            yield _Asked(sample, found, None if found else refusal(row, sample))
+
+
+def _load(device: Device, found: Sequence[Call]) -> None:
+    """Compiles the kernels of all calls together where the device compiles; each call would else do so by itself, and does where this fails."""
+    load = getattr(device, "load_kernels", None)
+    if load is None:
+        return
+    steps = [
+        ResolvedStep(
+            call.site.node.op,
+            call.row.kind,
+            call.row.kernel(call.site),
+            ((0, 0),) * len(call.row.operands),
+            call.row.params(call.site),
+            launch=call.row.launch_of(call.site),
+        )
+        for call in found
+        if call.row.kind is StepKind.LAUNCH
+    ]
+    try:
+        load(steps)
+    except OstinatoError:
+        return  # the verdict on the row whose kernel it is will say why
+
+
+def _run(row: Impl, asked: Sequence[_Asked], machine: DeviceMachine, rng: np.random.Generator) -> RowVerdict:
+    ran = refused = 0
+    reason = ""
+    worst: tuple[Worst, Call] | None = None
+    for one in asked:
+        if one.refused is not None or not one.ways:
+            refused += 1
+            reason = reason or one.refused or "no way of laying the sample out"
+            continue
+        arrays = arrays_of(OP[row.op], one.sample, rng)
+        for call in one.ways:
+            try:
+                expected = _expected(call, one.sample, arrays)
+            except OstinatoError:  # a random shape that the reference takes for none
+                refused += 1
+                continue
+            ran += 1
+            try:
+                found = check(call, [machine], arrays, expected)
+            except Mismatch as error:
+                verdict = "outside tolerance" if error.worst is not None else "failed"
+                value = None if error.worst is None else _value(error.worst, call)
+                return _verdict(row, verdict, ran, refused, value, f"{error}; {call}")
+            except OstinatoError as error:
+                return _verdict(row, "failed", ran, refused, None, f"[{error.code}] {error}; {call}")
+            if found is not None and (worst is None or found.used > worst[0].used):
+                worst = found, call
+    if not ran:
+        return _verdict(row, "not accepted", refused=refused, reason=reason or "the operator has no sample")
+    return _verdict(row, "pass", ran, refused, None if worst is None else _value(*worst))
+
+
+def _expected(call: Call, sample: Sample, arrays: list[Array | None]) -> list[Array] | None:
+    """The reference's results; None where an index is out of range, which the kernel must notice."""
+    return None if sample.error is BoundsError else references(call, arrays)
+
+
+def _verdict(
+    row: Impl, verdict: str, ran: int = 0, refused: int = 0, worst: WorstValue | None = None, reason: str = ""
+) -> RowVerdict:
+    return RowVerdict.model_validate(
+        {
+            "op": row.op,
+            "row": row.name,
+            "level": row.level.name.lower(),
+            "verdict": verdict,
+            "calls": ran,
+            "refused": refused,
+            "worst": worst,
+            "reason": reason,
+        }
+    )
+
+
+def _value(worst: Worst, call: Call) -> WorstValue:
+    def finite(number: float) -> float | None:
+        return number if math.isfinite(number) else None
+
+    return WorstValue(
+        call=str(call),
+        result=worst.result,
+        index=worst.index,
+        found=finite(worst.found),
+        expected=finite(worst.expected),
+        used=finite(worst.used),
+    )
+
+
+def _lost(device: Device) -> str:
+    """Why the device does nothing any more; empty where it does."""
+    try:
+        device.synchronize()
+        device.allocate(16).free()
+    except OstinatoError as error:
+        return str(error)
+    return ""
