@@ -297,8 +297,8 @@ def main() -> None:
         family, how = options.contender.split()
         peer, cases = Peer(family, options.folder), []
         for workload in workloads:
-            model = "" if workload.kind == "c" else options.model
-            record = Record(model, options.contender, str(workload))
+            chain = workload.kind == "c"
+            record = Record("" if chain else options.model, f"torch {how}" if chain else options.contender, str(workload))
             try:
                 if options.hold and (out / "stop").exists():
                     raise ValueError("out of time")

@@ -206,6 +206,11 @@ class HostTable:
     def __len__(self) -> int:
         return len(self._nodes)
 
+    @property
+    def status_bytes(self) -> int:
+        """0: kernels of the host report through memory of the native table."""
+        return 0
+
     def run(self, first: int = 0, count: int = -1) -> None:
         """Runs steps [first, first + count) (-1: to the end) in one native call, without the GIL; Ctrl-C is answered between steps.
 
@@ -341,6 +346,11 @@ class HostDevice:
                 raise _typed(error, ()) from None
         return found
 
+    @property
+    def free_bytes(self) -> None:
+        """None: what the system could give is not told."""
+        return None
+
     def open_stream(self) -> None:
         """None: work of the host is done when its call returns."""
         return
@@ -360,6 +370,9 @@ class HostDevice:
             return HostTable(_native.Table(self._device, rows), nodes)
         except _native.NativeError as error:
             raise _typed(error, nodes) from None
+
+    def prepare(self, calls: Sequence[LaunchCall]) -> None:
+        """Nothing: the host's kernels are there."""
 
     def make_launch(self, call: LaunchCall) -> HostLaunch:
         """A kernel with its parameters; the call's node is what its errors name. Raises `BackendError` for a kernel the device does not have."""

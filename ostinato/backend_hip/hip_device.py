@@ -41,7 +41,9 @@ class HipDevice:
     ) -> None:
         """`cache` is where compiled kernels are kept, by default the user's folder; `host` packs weights, by default all cores."""
         self.native = device
-        self.target: Target = replace(hip_target(device.architecture, device.wave), device=self.name)
+        vendor = any(report.role == "blas" and report.finding == "found" for report in device.gpu.reports)
+        target = hip_target(device.architecture, device.wave, vendor=vendor)
+        self.target: Target = replace(target, device=self.name)
         self.kernels = HipKernels(device, CodeCache() if cache is None else cache)
         self._weights = WeightCarrier(device, host)
         self._launches: weakref.WeakValueDictionary[int, HipLaunch] = weakref.WeakValueDictionary()
@@ -91,12 +93,20 @@ class HipDevice:
             )
         return HipBuffer(self.native, nbytes, alignment, zeroed=zeroed)
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the driver could give now, and those that the pool keeps."""
+        return self.native.memory_info[0] + self.native.counters.cached_bytes
+
     def open_stream(self) -> _native.Stream:
         """An order of work of its own, beside the default stream's too."""
         return _native.Stream(self.native, non_blocking=True)
 
     def launch_stream(self, *, non_blocking: bool = False) -> _native.Stream:
-        """A stream for launches, with what they report to; `non_blocking` beside the default stream's order too. Raises `LifecycleError` while this thread captures."""
+        """A stream for launches, with what they report to; `non_blocking` beside the default stream's order too.
+
+        Raises `LifecycleError` while this thread captures.
+        """
         made = _native.Stream(self.native, non_blocking)
         self._status(made)
         return made
@@ -122,9 +132,9 @@ class HipDevice:
         """Compiles, loads and packs what the steps need. Raises `BackendError`, naming the node, for a step that cannot run."""
         return make_table(self.native, self.kernels, steps, native_stream(stream, self.native))
 
-    def load_kernels(self, steps: Sequence[HipStep]) -> None:
-        """Compiles and loads the kernels of steps whose tables are made later: those of several tables together are fewer modules."""
-        self.kernels.load(instances_of(steps))
+    def prepare(self, calls: Sequence[HipCall]) -> None:
+        """Compiles and loads the kernels of calls, all of them side by side. Raises `BackendError`, naming the node, for a launch without a shape."""
+        self.kernels.load(instances_of(calls))
 
     def make_launch(self, call: HipCall) -> HipLaunch:
         """A step without addresses. Raises `BackendError`, naming the node, for one that cannot run, `LifecycleError` while this thread captures."""

@@ -1,7 +1,8 @@
 """Kernels on a device: taken from what was compiled ahead, else from the cache on disk, else compiled side by side; loaded once.
 
 Kernels are asked for by instance, and an instance that was not compiled ahead is a module of its own: whoever wants it, in whatever company, finds it in the
-cache, and all cores compile. What was loaded stays until the device goes, whoever asked for it.
+cache, and all cores compile. Only who asks for many of one file, as a check of all kernels does, gets them as one module. What was loaded stays until the
+device goes, whoever asked for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["HipKernels"]
 
 _MOST_COMPILERS = 16
 """At a time: each takes some hundred MiB."""
+_MANY = 8
+"""Instances of one file; more than a program has."""
 
 
 class HipKernels:
@@ -60,10 +63,11 @@ class HipKernels:
 
     def _load(self, missing: set[Instance]) -> None:
         ahead = self._ahead.codes(missing)
-        left = sorted(missing.difference(*ahead.values()), key=lambda instance: instance.text)
-        with ThreadPoolExecutor(max(1, min(len(left), _MOST_COMPILERS, _cores()))) as pool:
-            codes = list(pool.map(self._code, left))
-        found = {instance: _native.GpuModule(self._device, code) for instance, code in zip(left, codes, strict=True)}
+        groups = _groups(missing.difference(*ahead.values()))
+        with ThreadPoolExecutor(max(1, min(len(groups), _MOST_COMPILERS, _cores()))) as pool:
+            codes = list(pool.map(self._code, groups))
+        made = [_native.GpuModule(self._device, code) for code in codes]
+        found = {instance: module for group, module in zip(groups, made, strict=True) for instance in group}
         ready = {hashlib.sha256(code).digest(): code for code in ahead}
         for key in ready.keys() - self._modules_ahead.keys():
             self._modules_ahead[key] = _native.GpuModule(self._device, ready[key])
@@ -73,11 +77,11 @@ class HipKernels:
             module.function(instance.name.symbol, _letters(instance))  # all are there, or none is kept
         self._modules |= found
 
-    def _code(self, instance: Instance) -> bytes:
-        source = assemble(instance.name.file, (instance,))
+    def _code(self, group: tuple[Instance, ...]) -> bytes:
+        source = assemble(group[0].name.file, group)
         options = compile_options(self._device.gpu.platform, self._device.architecture)
         key = source_hash(source, *options, *self._compiler, VERSION)
-        name = f"{instance.name}.hip"
+        name = f"{group[0].name if len(group) == 1 else group[0].name.file}.hip"
         return self.cache.code(key, lambda: self._device.gpu.compile(source, name, list(options)))
 
     @functools.cached_property
@@ -87,6 +91,18 @@ class HipKernels:
         report = next(report for report in gpu.reports if report.role == "compiler")
         major, minor = gpu.compiler_version
         return (report.name, report.version, f"{major}.{minor}")
+
+
+def _groups(instances: Iterable[Instance]) -> list[tuple[Instance, ...]]:
+    """What become modules, in an order of their own."""
+    by_file: dict[str, list[Instance]] = {}
+    for instance in sorted(instances, key=lambda instance: instance.text):
+        by_file.setdefault(instance.name.file, []).append(instance)
+    groups: list[tuple[Instance, ...]] = []
+    for found in by_file.values():
+        together = len(found) > _MANY and len({instance.name.symbol for instance in found}) == len(found)
+        groups += [tuple(found)] if together else [(instance,) for instance in found]
+    return groups
 
 
 def _letters(instance: Instance) -> str:

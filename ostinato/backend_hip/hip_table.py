@@ -12,9 +12,9 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.hip_kernels import HipKernels
-from ostinato.backend_hip.impls.hip.vendor import GEMM_OPERANDS
 from ostinato.backend_hip.hip_memory import native_stream
-from ostinato.backend_hip.kernel_source import Instance, instance_of
+from ostinato.backend_hip.impls.hip.vendor import GEMM_OPERANDS
+from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, instance_of
 from ostinato.backend_hip.vendor_choices import Gemm, vendor_choices
 from ostinato.ir.errors import BackendError, LifecycleError, OstinatoError
 from ostinato.ir.step import Launch, StepKind
@@ -126,6 +126,11 @@ class HipTable:
     def __len__(self) -> int:
         return len(self._table)
 
+    @property
+    def status_bytes(self) -> int:
+        """Of device memory: the word through which kernels report, and those through which blocks of a launch find the last of them."""
+        return STATUS_BYTES
+
     def enqueue(self, first: int = 0, count: int = -1) -> None:
         """Submits steps [first, first + count) (-1: to the end) in one native call, without the GIL, that allocates nothing.
 
@@ -164,12 +169,12 @@ class HipTable:
         raise LifecycleError("a step table cannot be copied or pickled", hint="make another one")
 
 
-def instances_of(steps: Iterable[HipStep]) -> set[Instance]:
-    """The kernels that steps need. Raises `BackendError`, naming the node, for a launch without a shape."""
+def instances_of(calls: Iterable[HipCall]) -> set[Instance]:
+    """The kernels of calls. Raises `BackendError`, naming the node, for a launch without a shape."""
     return {
-        _instance(step.node, step.kernel, len(step.operands), step.params, step.launch)
-        for step in steps
-        if step.kind is StepKind.LAUNCH
+        _instance(call.node, call.kernel, call.operands, call.params, call.launch)
+        for call in calls
+        if call.kind is StepKind.LAUNCH
     }
 
 
@@ -177,7 +182,11 @@ def make_table(
     device: _native.GpuDevice, kernels: HipKernels, steps: Sequence[HipStep], stream: _native.Stream | None
 ) -> HipTable:
     """Loads what the steps need and packs them. Raises `BackendError`, naming the node, for a step that cannot run."""
-    kernels.load(instances_of(steps))
+    kernels.load(
+        _instance(step.node, step.kernel, len(step.operands), step.params, step.launch)
+        for step in steps
+        if step.kind is StepKind.LAUNCH
+    )
     made = [_native_step(device, step, kernels) for step in steps]
     return HipTable(_native.GpuTable(device, stream, [step.native for step in made]), stream, made)
 

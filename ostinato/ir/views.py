@@ -189,7 +189,9 @@ def call_site(
     counted = extent_input(graph, node, ops=ops) is not None
     if len(node.attrs) != len(opdef.attrs):
         node = replace(node, attrs=Attributes(opdef.attributes(node.attrs)))
-    return CallSite(node, operands, tuple(value.type for value in node.results), tuple(strides), counted, tuple(offsets))
+    return CallSite(
+        node, operands, tuple(value.type for value in node.results), tuple(strides), counted, tuple(offsets)
+    )
 
 
 def _place(graph: Graph, name: str, ops: Mapping[str, OpDef]) -> StorageView:

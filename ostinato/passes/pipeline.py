@@ -23,6 +23,7 @@ from ostinato.passes.fuse_swiglu import FuseSwiglu
 from ostinato.passes.gate import Gate
 from ostinato.passes.precision import POLICIES, Precision
 from ostinato.passes.select_impl import SelectImpl
+from ostinato.passes.unfuse_products import UnfuseProducts
 
 __all__ = ["PASSES", "PipelineOptions", "describe", "pipeline", "settled_options"]
 
@@ -73,6 +74,7 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         FuseAddNorm(),
         FuseSwiglu(),  # before fuse_qkv, which would take gate and up as two projections of one x
         FuseQkv(),
+        UnfuseProducts(options.choice),  # after fusion joined the weights that all entries share
         AssignLayout(options.choice),  # after fusion fixed the producers
         SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
         Gate(),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
-from ostinato.ir.target import Target
+from ostinato.ir.target import CallSite, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import call_site
 
@@ -25,6 +25,7 @@ __all__ = [
     "rebuilt",
     "replace_nodes",
     "result_dtype",
+    "site_alone",
     "supported",
     "with_attr",
     "with_types",
@@ -152,8 +153,13 @@ def supported(target: Target, node: Node, types: Mapping[str, TensorType], exten
 
     Fusions ask before they replace nodes that have rows by one that may have none.
     """
+    site = site_alone(node, types, extents)
+    return any(row.accepts(site) is None for row in target.rows_for(node.op))
+
+
+def site_alone(node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]]) -> CallSite:
+    """A node as rows see it, its operands taken as contiguous; `types` has them, `extents` are the graph's."""
     inputs = tuple(
         GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(node.operands) if name is not None
     )
-    site = call_site(Graph("alone", inputs, (node,), (node.name,), tuple(extents)), node)
-    return any(row.accepts(site) is None for row in target.rows_for(node.op))
+    return call_site(Graph("alone", inputs, (node,), (node.name,), tuple(extents)), node)

@@ -86,7 +86,9 @@ class _Emitter:
         call = self._prepared.calls[node.name]
         opdef = self._prepared.ops[node.op]
         results = result_names(node, opdef)
-        pairs = [(list(results)[result], opdef.operands[operand].name) for result, operand in opdef.aliased(node.operands)]
+        pairs = [
+            (list(results)[result], opdef.operands[operand].name) for result, operand in opdef.aliased(node.operands)
+        ]
         # read and written: operands updated in place, or the results that stand for them where the row names only those
         updated = {operand if operand in call.row.operands else result for result, operand in pairs}
         operands: list[StepOperand | None] = []

@@ -228,8 +228,8 @@ class _Examiner:
                 for message, tensor in _table_problems(self.steps[wanted.number], wanted):
                     self._say(1, message, step=wanted, tensor=tensor, hint=again)
             stated = self.entry.steps[wanted.number].node_count
-            empty = not any(place.nbytes for place in wanted.operands if place is not None)
-            if wanted.kind is not StepKind.GEMM and wanted.count != stated and not (empty and wanted.count == 0):
+            idle = wanted.count == 0 and _moves_nothing(wanted)
+            if wanted.kind is not StepKind.GEMM and wanted.count != stated and not idle:
                 self._say(2, f"the table says {wanted.count} nodes, the plan {stated}", step=wanted, hint=again)
 
     # nodes
@@ -290,9 +290,9 @@ class _Examiner:
     # order
 
     def _check_order(self, order: Sequence[int], of_step: Sequence[Sequence[int]]) -> None:
-        accesses = [
-            [Access(p.name, p.address, p.end, p.reads, p.writes) for p in step.operands if p is not None]
-            for step in self.expected
+        accesses = [  # a step without nodes orders nothing: those around it are ordered with one another
+            [Access(p.name, p.address, p.end, p.reads, p.writes) for p in step.operands if p is not None and mine]
+            for step, mine in zip(self.expected, of_step, strict=True)
         ]
         hazards = {(hazard.earlier, hazard.later): hazard for hazard in hazards_of(accesses)}
         owner = {node: index for index, mine in enumerate(of_step) for node in mine}
@@ -302,10 +302,10 @@ class _Examiner:
                 wanted.setdefault(node, []).extend(of_step[earlier])
         loose = unordered_pairs(order, self.edges, wanted)
         for pair in sorted({(owner[first], owner[second]) for first, second in loose}):
-            hazard, earlier = hazards[pair], self.expected[pair[0]]
+            hazard, before = hazards[pair], self.expected[pair[0]]
             self._say(
                 11,
-                f"{hazard.kind} at {self.memory.describe(hazard.start)}: no path of edges from step {earlier.number} ({earlier.node})",
+                f"{hazard.kind} at {self.memory.describe(hazard.start)}: no path of edges from step {before.number} ({before.node})",
                 step=self.expected[pair[1]],
                 node=of_step[pair[1]][0],
                 tensor=hazard.name,
@@ -333,6 +333,14 @@ def _table_problems(found: ResolvedStep, wanted: Expected) -> Iterator[tuple[str
         if (address, nbytes) != (planned_address, planned_bytes):
             text = f"the table has {nbytes} bytes at {address:#x}, planned are {planned_bytes} at {planned_address:#x}"
             yield text, "" if place is None else place.name
+
+
+def _moves_nothing(step: Expected) -> bool:
+    """Whether a copy or fill has no bytes, or a copy goes to where it comes from."""
+    places = [place for place in step.operands if place is not None]
+    if step.kind is StepKind.LAUNCH:
+        return False
+    return not any(place.nbytes for place in places) or len({place.address for place in places}) < len(places)
 
 
 def _listed(what: str, items: Iterable[object]) -> str:

@@ -204,6 +204,11 @@ class Graph(Protocol):
 class Table(Protocol):
     """A loaded step table."""
 
+    @property
+    def status_bytes(self) -> int:
+        """Device memory of its own, through which its kernels report."""
+        ...
+
     def enqueue(self, first: int = 0, count: int = -1) -> None:
         """Submits steps [first, first + count) (-1: to the end) in one native call, without the GIL. They may not be done on return."""
         ...
@@ -266,6 +271,11 @@ class Device(Protocol):
         """How many launches ran so far."""
         ...
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes that it could give now; None where they are not told."""
+        ...
+
     def allocate(self, nbytes: int, alignment: int = 256, *, zeroed: bool = True) -> Buffer:
         """Memory; raises `CapacityError` with the bytes asked for when there is none."""
         ...
@@ -275,6 +285,10 @@ class Device(Protocol):
         ...
 
     def make_table(self, steps: Sequence[ResolvedStep], stream: DeviceStream | None = None) -> Table: ...
+    def prepare(self, calls: Sequence[KernelCall]) -> None:
+        """Makes ready what launches and tables of these calls take, all of it side by side; they do so themselves otherwise, one after the other."""
+        ...
+
     def make_launch(self, call: KernelCall) -> Launch:
         """Raises `LifecycleError` while this thread captures, which is when nothing can be made ready."""
         ...

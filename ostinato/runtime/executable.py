@@ -45,7 +45,10 @@ LOGITS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Bytes of each region as allocated; `lower_bound` is what the largest entry's arena cannot go below."""
+    """Bytes of each region as allocated; `lower_bound` is what the largest entry's arena cannot go below.
+
+    `status` is what the loaded step tables of a GPU take beside the plan, for their kernels to report through. What the driver takes for itself is not among these.
+    """
 
     weights: int
     arena: int
@@ -53,10 +56,11 @@ class MemoryReport:
     state: int
     io: int
     constants: int
+    status: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.arena + self.state + self.io + self.constants
+        return self.weights + self.arena + self.state + self.io + self.constants + self.status
 
 
 class Executable:
@@ -109,7 +113,9 @@ class Executable:
             return self.program.plan.size_of(Region(self.device.name, kind))
 
         bound = max((entry.stats.lower_bound for entry in self.entries.values()), default=0)
-        return MemoryReport(size("weights"), size("arena"), bound, size("state"), size("io"), size("constants"))
+        tables = [runner.loaded.table for runner in self._runners.values() if isinstance(runner, PlannedRunner)]
+        status = sum(table.status_bytes for table in tables)
+        return MemoryReport(size("weights"), size("arena"), bound, size("state"), size("io"), size("constants"), status)
 
     def entry(self, name: str | None = None) -> str:
         """The entry of that name; None means the only one. Raises `ConfigError` otherwise."""
@@ -149,20 +155,20 @@ class Executable:
     def replay(self, entry: str | None, count: int, output: str = "token") -> Array:
         """Runs an entry that goes on by itself `count` times without giving it inputs, and returns that output of every run: [count, ...].
 
-        Such an entry ends by making its inputs those of its next step (a `decode` entry, see `ostinato.trace`): this continues the last `run` or `replay` of it.
+        Such an entry ends by making its inputs those of its next step ("decode", see `ostinato.trace`): this continues the last `run` or `replay` of it.
         Where the device works by itself several replays are on their way at a time, and nothing waits between them. Raises `ConfigError` for an unknown entry
         or one that does not go on and for a count below 0, `InputError` for an unknown output, `LifecycleError` when something else ran since or another call
         is in progress, and what `run` raises.
         """
         with self.exclusive():
             name, times = self.entry(entry), integer(count, "count", low=0)
-            (output,) = self._wanted(name, (output,))
             if not any(item.carried for item in self.program.graphs[name].inputs):
                 raise ConfigError(
                     f"entry {name} does not make the inputs of its next step",
                     node=name,
                     hint="run() it with the inputs of each step, or trace a decode entry",
                 )
+            (output,) = self._wanted(name, (output,))
             if self._given_to != name:
                 raise LifecycleError(
                     "this entry is not what ran last: the inputs in its memory are not those of a next step",

@@ -196,7 +196,11 @@ class Batch:
             results = self._executable.run_held(entry, inputs, outputs)
             if goes_on:
                 self._ahead = _Ahead(
-                    entry, requests, self._executable.turn, _left(requests), self._executable.replays_held(entry, outputs)
+                    entry,
+                    requests,
+                    self._executable.turn,
+                    _left(requests),
+                    self._executable.replays_held(entry, outputs),
                 )
         for piece in pieces:
             self._active[piece.row].stored = piece.start + len(piece.tokens)

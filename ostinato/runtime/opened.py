@@ -61,6 +61,11 @@ class OpenedDevices:
         with self._lock:
             self._devices[memory_of_device(device)] = device
 
+    def forget(self, name: str) -> None:
+        """Lets go of the device of that memory: who needs it next opens it again."""
+        with self._lock:
+            self._devices.pop(name, None)
+
     def get(self, name: str) -> Device:
         """The device whose memory has that name. Raises `DeviceUnavailable` for one that is not here."""
         found = self._devices.get(name)

@@ -74,6 +74,10 @@ class Operators:
         self._labels = {op.name: tuple(f"{op.name}.{spec.name}" for spec in op.operands) for op in ops.values()}
         self._served: dict[str, _Served] = {}
 
+    def forget(self, memory: str) -> None:
+        """Lets go of a device and of the calls that are ready on it."""
+        self._served.pop(memory, None)
+
     def launches(self, memory: str) -> int:
         """Kernels that a device launched so far: one for each call (none for a view or an empty result) and one for each weight packed."""
         return self._devices.get(memory).launches

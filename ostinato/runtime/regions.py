@@ -11,15 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from ostinato.ir.errors import DeviceUnavailable, LifecycleError, PlanError
+from ostinato.ir.errors import CapacityError, DeviceUnavailable, LifecycleError, PlanError
 from ostinato.ir.forks import renew_after_fork
-from ostinato.ir.step import ByteRange, Region, Step
+from ostinato.ir.step import REGION_KINDS, ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
 from ostinato.runtime.capture_memory import PlacedMemory
 from ostinato.runtime.device import Buffer, Device, DeviceStream, ResolvedStep, Window
 
-__all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device"]
+__all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device", "require_memory"]
+
+_OWN = ("state", "arena", "io")
+"""Regions that every executable has for itself."""
 
 
 class SharedUse:
@@ -148,11 +151,26 @@ class Regions:
 
 
 def allocate_regions(device: Device, plan: ProgramPlan, shared: SharedRegions) -> Regions:
-    """Fresh, zeroed state, arena and io for one executable, and an order of work of its own."""
+    """Fresh, zeroed state, arena and io for one executable, and an order of work of its own. Raises what `require_memory` raises."""
     require_device(plan, device)
-    state, arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in ("state", "arena", "io"))
+    require_memory(plan, device, _OWN)
+    state, arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in _OWN)
     stream = device.open_stream()
     return Regions(device.name, shared, state, arena, io, stream, io.window(stream))
+
+
+def require_memory(plan: ProgramPlan, device: Device, kinds: Sequence[str] = REGION_KINDS) -> None:
+    """Raises `CapacityError` where the device says that it cannot give the regions of these kinds: what is missing, and who lives at the arena's peak."""
+    free, sizes = device.free_bytes, {kind: plan.size_of(Region(device.name, kind)) for kind in kinds}
+    needed = sum(sizes.values())
+    if free is None or needed <= free:
+        return
+    listed = ", ".join(f"{kind} {nbytes}" for kind, nbytes in sizes.items())
+    largest = max(plan.entries.values(), key=lambda entry: entry.stats.arena_bytes)
+    raise CapacityError(
+        f"{needed - free} bytes are missing: the program needs {needed} ({listed}), {device.name} has {free} free; {largest.peak}",
+        hint="free memory, or compile with fewer or shorter sequences, a shorter context or a memory_limit",
+    )
 
 
 def require_device(plan: ProgramPlan, device: Device) -> None:

@@ -46,7 +46,9 @@ class Replays:
 class QueuedReplays(Replays):
     """Replays that a device works off one after the other."""
 
-    def __init__(self, enqueue: Callable[[], None], table: Table, window: Window, outputs: Sequence[Binding], depth: int):
+    def __init__(
+        self, enqueue: Callable[[], None], table: Table, window: Window, outputs: Sequence[Binding], depth: int
+    ):
         """`enqueue` submits all steps of `table`; the outputs lie in the memory that `window` stands for."""
         super().__init__(lambda names: {}, [binding.name for binding in outputs])
         self.depth = depth

@@ -116,10 +116,9 @@ class EagerRunner(Runner):
         self._device = device
         self._observer = observer
         self._views = ViewTable(self._graph)
-        self._calls = [
-            (index, node, call, device.make_launch(_kernel_call(node, call)))
-            for index, node, call in _calls(self._graph, program.target, self._views)
-        ]
+        calls = _calls(self._graph, program.target, self._views)
+        device.prepare([_kernel_call(node, call) for _, node, call in calls])
+        self._calls = [(index, node, call, device.make_launch(_kernel_call(node, call))) for index, node, call in calls]
         self._last_use = _last_uses(self._graph, self._views)
         self._fixed = _fixed_places(self._graph, program, regions)
         self._given: list[tuple[Buffer, Window]] = []

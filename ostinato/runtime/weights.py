@@ -17,7 +17,7 @@ from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import WeightPart, WeightSlot, transform_of
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import Device, PackSource, WeightSource
-from ostinato.runtime.regions import SharedRegions, require_device
+from ostinato.runtime.regions import SharedRegions, require_device, require_memory
 
 __all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight", "pack_part"]
 
@@ -34,9 +34,10 @@ def load_shared(
     """Fills the weights and constants regions of a program.
 
     Raises `WeightsError` when a part does not fit its slot or states another transform than its source has, `DeviceUnavailable` when the plan is for
-    another device.
+    another device, `CapacityError` when the device has less memory than the whole program needs, before any of it is taken.
     """
     require_device(plan, device)
+    require_memory(plan, device)
     weights = device.allocate(plan.size_of(Region(device.name, "weights")))
     done, total = 0, sum(slot.type.nbytes for slot in plan.weights)
     for slot in plan.weights:

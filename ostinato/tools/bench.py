@@ -22,7 +22,7 @@ from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, DType
 from ostinato.runtime.batch import Piece, pack
-from ostinato.runtime.device import Device, ResolvedStep
+from ostinato.runtime.device import Device, ResolvedStep, Table
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.tools.console import size, table
@@ -34,6 +34,7 @@ __all__ = ["bench", "read_bandwidth", "show_bench"]
 
 READ_BYTES = 256 << 20
 """Memory read to measure bandwidth: far more than any cache holds."""
+COPIED_BYTES = 1 << 30
 READ_RUNS = 7
 READ_COLUMNS = 4096
 
@@ -104,10 +105,22 @@ def show_bench(report: BenchReport, console: Console) -> None:
 
 
 def read_bandwidth(device: Device) -> float:
-    """Bytes a second that the device's threads read from memory: the best of several passes of a matrix-vector product over 256 MiB.
+    """Bytes a second between the device and its memory: the best of several passes.
 
-    That kernel does next to nothing but read; on the machines tried it is at the rate of a plain read loop, where a reduction is not.
+    On the CPU a matrix-vector product over 256 MiB, which does next to nothing but read; on the machines tried it is at the rate of a plain read loop, where a
+    reduction is not. On a GPU a copy of 1 GiB, whose bytes are read and written.
     """
+    return _copied(device) if device.captures else _read(device)
+
+
+def _copied(device: Device) -> float:
+    source, to = device.allocate(COPIED_BYTES), device.allocate(COPIED_BYTES)
+    operands = ((source.address, COPIED_BYTES), (to.address, COPIED_BYTES))
+    table = device.make_table([ResolvedStep("copy", StepKind.COPY, "", operands, ())])
+    return 2 * COPIED_BYTES / _best(table)
+
+
+def _read(device: Device) -> float:
     rows = READ_BYTES // 4 // READ_COLUMNS
     sizes = (4 * READ_COLUMNS, READ_BYTES, 4 * rows)
     x, weight, y = (device.allocate(nbytes) for nbytes in sizes)
@@ -125,14 +138,17 @@ def read_bandwidth(device: Device) -> float:
     )
     params = (1, READ_COLUMNS, DType.F32.number, DType.F32.number, rows, 0, 0)
     table = device.make_table([ResolvedStep("read", StepKind.LAUNCH, "linear_f32", operands, params)])
+    return READ_BYTES / _best(table)
+
+
+def _best(table: Table) -> float:
+    """Seconds of the fastest of several runs."""
     seconds = []
     for _ in range(READ_RUNS):
         start = time.perf_counter()
         table.run()
         seconds.append(time.perf_counter() - start)
-    for buffer in (x, weight, y):
-        buffer.free()
-    return READ_BYTES / min(seconds)
+    return min(seconds)
 
 
 def _call(executable: TextExecutable, piece: Piece) -> _Call:

@@ -13,6 +13,7 @@ from ostinato.frontend.model import load
 from ostinato.ir.text import print_graph
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
+    CaptureOption,
     ContextOption,
     DeviceOption,
     EntryOption,
@@ -54,6 +55,7 @@ def compile_command(
     context: ContextOption = None,
     device: DeviceOption = "auto",
     mode: ModeOption = "auto",
+    capture: CaptureOption = None,
     precision: PrecisionOption = "auto",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
@@ -78,6 +80,7 @@ def compile_command(
             buckets=buckets,
             device=device,
             mode=mode,
+            capture=capture,
             precision=precision,
             memory_limit=memory_limit,
             threads=threads,

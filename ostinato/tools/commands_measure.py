@@ -12,6 +12,7 @@ from ostinato.tools.compare import compare, show_comparison
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
     EXIT_FAILED,
+    DeviceOption,
     JsonOption,
     MemoryLimitOption,
     ModelArgument,
@@ -30,7 +31,10 @@ def compare_command(
     model: ModelArgument = None,
     model_option: ModelOption = None,
     modes: Annotated[
-        str, typer.Option("--modes", help="Modes to compare, separated by commas; no-reuse is one here.")
+        str,
+        typer.Option(
+            "--modes", help="Modes to compare, separated by commas; no-reuse is one here, captured one of GPUs."
+        ),
     ] = "reference,eager,planned",
     replays: Annotated[
         int, typer.Option("--replays", min=1, help="Runs of each mode; all must give the same bits.")
@@ -42,6 +46,7 @@ def compare_command(
         int | None, typer.Option("--tokens", min=1, show_default=False, help="Length of the sequence; default 16.")
     ] = None,
     seed: SeedOption = 0,
+    device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
@@ -61,6 +66,7 @@ def compare_command(
             poison=poison,
             seed=seed,
             tokens=tokens,
+            device=device,
             precision=precision,
             memory_limit=memory_limit,
             threads=threads,
@@ -79,6 +85,7 @@ def bench_command(
     ] = 128,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Timed runs of each; the median counts.")] = 10,
     seed: SeedOption = 0,
+    device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
@@ -95,6 +102,7 @@ def bench_command(
             name,
             buckets={"B": [1], "T": [1, tokens]},
             context=tokens + 1,
+            device=device,
             precision=precision,
             memory_limit=memory_limit,
             threads=threads,

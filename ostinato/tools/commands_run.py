@@ -18,6 +18,7 @@ from ostinato.tools.console import emit_json, milliseconds, notice, output, prog
 from ostinato.tools.embed import embed, show_embeddings
 from ostinato.tools.generate import answer, messages_of, only_prompt, read_prompts, run_report
 from ostinato.tools.options import (
+    CaptureOption,
     ContextOption,
     DeviceOption,
     JsonOption,
@@ -61,6 +62,7 @@ _EMBED_OPTIONS = frozenset(
         "prompt_file",
         "device",
         "mode",
+        "capture",
         "precision",
         "memory_limit",
         "threads",
@@ -106,6 +108,7 @@ def run_command(
     context: ContextOption = None,
     device: DeviceOption = "auto",
     mode: ModeOption = "auto",
+    capture: CaptureOption = None,
     precision: PrecisionOption = "auto",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
@@ -128,6 +131,7 @@ def run_command(
     placed: dict[str, Any] = {
         "device": device,
         "mode": mode,
+        "capture": capture,
         "precision": precision,
         "memory_limit": memory_limit,
         "threads": threads,

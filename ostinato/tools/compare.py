@@ -1,10 +1,10 @@
 """`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
 
-Eager, planned, guarded and "no-reuse" (planned, but no byte serves twice) run the same decisions and must be bit-equal. The reference is the oracle in numpy,
-whose sums run in another order: every pair with it must agree within a tolerance that scales with the spread of the outputs. Each mode but the reference,
-which runs once, must repeat itself exactly. With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN before
-each replay. Where a pair fails, the program is run again with every node observed, and the first node that differs is named. Of an encoder the normalised
-embeddings are compared.
+Eager, planned, captured, guarded and "no-reuse" (planned, but no byte serves twice) run the same decisions and must be bit-equal. The reference is the oracle
+in numpy, whose sums run in another order: every pair with it must agree within a tolerance that scales with the spread of the outputs. Each mode but the
+reference, which runs once, must repeat itself exactly. With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN
+before each replay. Where a pair fails, the program is run again with every node observed, and the first node that differs is named. Of an encoder the
+normalised embeddings are compared.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ostinato.frontend.model import Model
 from ostinato.ir.checks import instance, integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
+from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
@@ -62,6 +63,7 @@ def compare(
     poison: bool = True,
     seed: int = 0,
     tokens: int | None = None,
+    device: str | Device = "auto",
     precision: str = "auto",
     memory_limit: int | str | None = None,
     threads: int = 0,
@@ -71,9 +73,8 @@ def compare(
     """Runs `modes` of a model, or of an executable over packed entries, on the same random token ids and says how they agree.
 
     Besides the modes of an executable there is "no-reuse": planned, with bytes of their own for all activations.
-    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `precision`, `memory_limit`, `threads` and `isa` are for a
-    model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays` times. Raises
-    `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
+    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `device`, `precision`, `memory_limit`, `threads` and `isa`
+    are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit. Raises `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
     modes, replays, seed = _modes(modes), integer(replays, "replays", low=1), integer(seed, "seed", low=0)
     filled = instance(poison, bool, "poison")
@@ -88,7 +89,13 @@ def compare(
         )
     else:
         length = DEFAULT_TOKENS if tokens is None else tokens
-        settings = {"precision": precision, "memory_limit": memory_limit, "threads": threads, "isa": isa}
+        settings = {
+            "device": device,
+            "precision": precision,
+            "memory_limit": memory_limit,
+            "threads": threads,
+            "isa": isa,
+        }
         executable = _compiled(target, length, settings)
         name = str(target.checkpoint.path) if isinstance(target, Model) else str(target)
     longest = min(DEFAULT_TOKENS, longest_sequence(executable)) if tokens is None else tokens
@@ -263,8 +270,11 @@ def _worst(work: Sequence[WorkStep], left: Sequence[Array], right: Sequence[Arra
 def _first_divergent(
     executable: Executable, work: Sequence[WorkStep], left: str, right: str, tolerance: float
 ) -> str | None:
-    """Runs both modes again with every node observed; None when the difference does not show in a node's result."""
-    probes = Probe(executable, left), Probe(executable, right)
+    """Runs both modes again with every node observed; None when the difference does not show in a node's result.
+
+    Nothing can be seen within a replay: the same steps are observed one by one.
+    """
+    probes = [Probe(executable, "planned" if mode == "captured" else mode) for mode in (left, right)]
     for number, step in enumerate(work):
         seen = [probe.run(step.entry, step.inputs) for probe in probes]
         graph = executable.program.graphs[step.entry]

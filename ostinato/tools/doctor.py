@@ -1,7 +1,8 @@
 """`ostinato doctor`: what was found on this machine, what is missing, and how to mend it.
 
-Reads facts only: it loads the native module but runs no kernel, opens no model and touches no network. The package path comes first, because an
-editable install can make one checkout silently import another's code. Libraries of GPUs are looked at in processes of their own.
+Reads facts only: it loads the native module but runs no kernel, opens no model and touches no network; `--conformance` is the test that runs (`conformance/`).
+The package path comes first, because an editable install can make one checkout silently import another's code. Libraries of GPUs are looked at in processes of
+their own.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import importlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import platformdirs
 import typer
 from rich.console import Console
 
+from ostinato.backend_hip.vendor_record import written
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import BackendError, OstinatoError
 from ostinato.tools.console import emit_json, facts, output, processors, size, table
-from ostinato.tools.options import EXIT_FAILED, JsonOption
+from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
 from ostinato.tools.schemas import (
     DeviceInfo,
     DoctorReport,
+    GemmRecord,
     GpuPlatform,
     ModelPackage,
     NativeInfo,
@@ -36,6 +40,7 @@ __all__ = ["doctor_command", "examine", "show"]
 
 NATIVE = "ostinato.backend_hip._native"
 GPU_LIBRARIES = "ostinato.backend_hip.gpu_libraries"
+CONFORMANCE = "ostinato.tools.conformance.command"
 OPTIONAL_PACKAGES: Mapping[str, str] = {
     "torch": "parity tests; later: torch modules as input",
     "transformers": "parity tests",
@@ -59,11 +64,37 @@ CPU_FLAGS = (
 )
 
 
-def doctor_command(as_json: JsonOption = False) -> None:
-    """What was found on this machine, what is missing, and how to mend it.
+def doctor_command(
+    invocation: typer.Context,
+    conformance: Annotated[
+        bool,
+        typer.Option(
+            "--conformance",
+            help="Test a device: every operator's rows, the runtime's objects, capture and replay, known quirks.",
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="What --conformance tests: auto, cpu, or hip[:N].")] = "auto",
+    path: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", show_default=False, help="Write the report of --conformance as JSON."),
+    ] = None,
+    ops: Annotated[
+        list[str] | None,
+        typer.Option("--op", metavar="NAME", show_default=False, help="Test the rows of these operators alone."),
+    ] = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """What was found on this machine, what is missing, and how to mend it; with --conformance, whether a device does what it should.
 
-    Example: ostinato doctor --json
+    Example: ostinato doctor --conformance --device hip:0 --output report.json
     """
+    if conformance:
+        test = _conformance()
+        if not test(device, ops or (), seed, path, as_json=as_json):
+            raise typer.Exit(EXIT_FAILED)
+        return
+    refuse_unread(invocation, "doctor without --conformance tests no device", ("as_json", "conformance"))
     report = examine()
     if as_json:
         emit_json(report)
@@ -107,6 +138,7 @@ def examine() -> DoctorReport:
             *(_gpu_device(gpu) for gpu in gpus),
         ),
         gpus=gpus,
+        gemm_record=GemmRecord.model_validate(dataclasses.asdict(written())),
         problems=tuple(problems),
     )
 
@@ -124,6 +156,7 @@ def show(report: DoctorReport, console: Console) -> None:
         ("flags", " ".join(report.cpu_flags) or "none of those that matter"),
         ("memory", memory),
         ("cache", report.cache_path),
+        ("GEMM", _recorded(report.gemm_record)),
     ]
     if report.native is not None:
         native = report.native
@@ -162,6 +195,26 @@ def show(report: DoctorReport, console: Console) -> None:
     console.print("[bold green]ready[/]" if report.ok else "[bold red]not ready[/]: see the problems above")
 
 
+def _conformance() -> Callable[..., bool]:
+    """The self-test, loaded by name like the native module, which it needs. Raises `BackendError` where that is missing."""
+    try:
+        found: Callable[..., bool] = importlib.import_module(CONFORMANCE).conformance
+    except ImportError as error:
+        if "_native" not in f"{error.name} {error}":
+            raise
+        raise BackendError(
+            f"the native module cannot be loaded: {error}", hint="`ostinato doctor` says what is missing"
+        ) from error
+    return found
+
+
+def _recorded(record: GemmRecord) -> str:
+    """The vendors' GEMM algorithms that are on record."""
+    found = "; ".join(f"{count} algorithms for {card}" for card, count in record.algorithms.items())
+    damaged = f"; {record.damaged} lines do not check and are ignored" if record.damaged else ""
+    return f"{found or 'no algorithm'} recorded in {record.path}{damaged}"
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -192,10 +245,13 @@ def _gpus() -> tuple[GpuPlatform, ...]:
 
 
 def _gpu_device(gpu: GpuPlatform) -> DeviceInfo:
-    """A vendor's cards as a kind of device: found or not, running on one is not yet available."""
+    """A vendor's cards as a kind of device. Without a compiler for kernels a card cannot be used."""
     cards = ", ".join(f"{card.name} ({card.architecture}, {size(card.memory_bytes)})" for card in gpu.cards)
-    detail = f"{cards or gpu.problem}; running on it is not yet available in this version"
-    return DeviceInfo(name=f"hip ({gpu.platform.upper()})", available=False, detail=detail)
+    compiles = any(library.role == "compiler" and library.finding == "found" for library in gpu.libraries)
+    detail = (
+        cards if cards and compiles else gpu.problem or f"{cards}; no compiler for kernels, see the libraries below"
+    )
+    return DeviceInfo(name=f"hip ({gpu.platform.upper()})", available=bool(cards) and compiles, detail=detail)
 
 
 def _version(distribution: str) -> str | None:

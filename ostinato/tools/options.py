@@ -18,6 +18,7 @@ __all__ = [
     "EXIT_NO_DEVICE",
     "EXIT_USAGE",
     "PLANNED_SHAPES",
+    "CaptureOption",
     "ContextOption",
     "DeviceOption",
     "EntryOption",
@@ -56,12 +57,23 @@ ModelArgument = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", show_default=False, help="The same as the argument MODEL.")
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, or hip[:N] (not yet available).")]
+DeviceOption = Annotated[
+    str, typer.Option("--device", help="auto (the first GPU, or the CPU), cpu, or hip[:N] for a GPU.")
+]
 ModeOption = Annotated[
     str,
     typer.Option(
         "--mode",
-        help="auto, reference, eager, planned, guarded (every byte watched), or captured (GPUs; not yet available).",
+        help="auto, reference, eager, planned, guarded (every byte watched), or captured (GPUs).",
+    ),
+]
+CaptureOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture",
+        metavar="PATTERN",
+        show_default=False,
+        help="Capture only steps of nodes that are so named, like layers.0 or ffn; may be given several times.",
     ),
 ]
 PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32 or bf16.")]

@@ -23,6 +23,7 @@ __all__ = [
     "EmbedReport",
     "EntryStats",
     "ErrorReport",
+    "GemmRecord",
     "GpuCard",
     "GpuLibrary",
     "GpuPlatform",
@@ -120,6 +121,14 @@ class GpuPlatform(Report):
     hint: str
 
 
+class GemmRecord(Report):
+    """The file of the vendors' GEMM algorithms chosen on this machine: how many for each card, driver and library, and lines that do not check."""
+
+    path: str
+    algorithms: dict[str, int]
+    damaged: int
+
+
 class DoctorReport(Report):
     """`ostinato doctor`."""
 
@@ -141,6 +150,7 @@ class DoctorReport(Report):
     models: tuple[ModelPackage, ...]
     devices: tuple[DeviceInfo, ...]
     gpus: tuple[GpuPlatform, ...]
+    gemm_record: GemmRecord
     problems: tuple[Problem, ...]
 
 

@@ -302,7 +302,7 @@ SYMBOLIC: dict[str, tuple[str, list[TensorType | None], dict[str, Attr], str]] =
     "argmax": ("argmax", [tensor("RV", R, 100)], {}, "i32[R:R]"),
     "advance": (
         "advance",
-        [ints(axes, R) for axes in "RNNRR"] + [ints("R_", R, 40), ints("R", R), ints("N", R)],
+        [*(ints(axes, R) for axes in "RNNRR"), ints("R_", R, 40), ints("R", R), ints("N", R)],
         {"context": 40},
         "i32[N:R] i32[N:R] i32[R:R] i32[R:R] i32[R:R,40] i32[R:R] i32[N:R]",
     ),
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[type[OstinatoError], str, list[TensorType | None], dict
     "more tokens than rows": (
         ShapeError,
         "advance",
-        [ints(axes, N if axes == "N" else R) for axes in "RNNRR"] + [ints("R_", R, 40), ints("R", R)],
+        [*(ints(axes, N if axes == "N" else R) for axes in "RNNRR"), ints("R_", R, 40), ints("R", R)],
         {"context": 40},
     ),
     "one axis twice": (

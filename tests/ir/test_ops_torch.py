@@ -243,7 +243,12 @@ def test_the_inputs_of_the_next_step_are_masked_updates(rotary: bool, rng: np.ra
     moves = (t(token) >= 0) & (t(position) >= 0) & (t(position) + 1 < context) & (t(seen) < context)
     one = moves.to(torch.int32)
     np.testing.assert_array_equal(ids, torch.where(moves, t(token), t(vectors[0])).numpy())
-    for found, before in ((at, position), (length, vectors[1]), (index, vectors[2]), *zip(rest, vectors[3:], strict=False)):
+    for found, before in (
+        (at, position),
+        (length, vectors[1]),
+        (index, vectors[2]),
+        *zip(rest, vectors[3:], strict=False),
+    ):
         np.testing.assert_array_equal(found, (t(before) + one).numpy())
     keeps = moves & (t(seen) > 0)
     np.testing.assert_array_equal(count, (t(seen) + keeps.to(torch.int32)).numpy())

@@ -142,5 +142,5 @@ def test_a_launch_that_becomes_a_product_is_refused() -> None:
     launch = next(step for step in entry.steps if step.kind is StepKind.LAUNCH)
     steps = tuple(replace(step, kind=StepKind.GEMM) if step is launch else step for step in entry.steps)
     wrong = program().model_copy(update={"entries": {"step": entry.model_copy(update={"steps": steps})}})
-    with pytest.raises(PlanError, match="is a gemm step, row .* says launch"):
+    with pytest.raises(PlanError, match=r"is a gemm step, row .* says launch"):
         check_program(wrong, {"step": lowered()}, TARGET)

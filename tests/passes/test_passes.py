@@ -56,7 +56,7 @@ def test_a_pass_runs_only_after_what_it_requires() -> None:
     symbolic = Builder("symbolic")
     symbolic.value("x", (Dim("N", 1, 8), 4))
     symbolic.add("silu", ("x",), "y")
-    with pytest.raises(PlanError, match=r"assign_layout requires.*bound.*\n.*bind the graph"):
+    with pytest.raises(PlanError, match=r"unfuse_products requires.*bound.*\n.*bind the graph"):
         run_pipeline(symbolic.graph(("y",)), HOST)
 
 

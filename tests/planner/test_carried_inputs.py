@@ -93,7 +93,9 @@ def test_an_update_that_is_left_out_or_lies_elsewhere_is_refused(decode: Planned
 
 def test_an_input_that_is_not_carried_is_not_written(decode: Planned) -> None:
     """The same steps for a graph whose position is a plain input."""
-    inputs = tuple(replace(item, carried=item.carried and item.value.name != "position") for item in decode.graph.inputs)
+    inputs = tuple(
+        replace(item, carried=item.carried and item.value.name != "position") for item in decode.graph.inputs
+    )
     graph = replace(decode.graph, inputs=inputs)
     found = _refusal(graph, decode.plan, decode)
     assert "writes %position to" in found

@@ -10,7 +10,7 @@ import pytest
 from ostinato.ir.errors import PlanError
 from ostinato.ir.step import Launch, Region, StepKind
 from ostinato.runtime.conformance import PlacedMemory, TableFacts
-from tests.runtime.capture_plans import BASES, DEVICE, STATUS, Captured, Recorded, at, chain, reads, small_plan
+from tests.runtime.capture_plans import BASES, DEVICE, STATUS, Captured, Recorded, at, chain, reads, small_plan, writes
 
 GOOD = small_plan()
 A, G1, G2, Z, B, COPY = range(6)
@@ -290,6 +290,25 @@ def test_a_copy_of_nothing_may_leave_no_node() -> None:
     operands = GOOD.entry.steps[4].operands
     empty = GOOD.with_step(4, operands=tuple(replace(o, range=nothing) for o in operands if o is not None))
     facts(without(empty, COPY), node_counts=(1, 2, 1, 1, 0)).examine().check()
+
+
+def test_a_copy_to_where_it_comes_from_may_leave_no_node() -> None:
+    place = at("arena", 192, 32)
+    own = GOOD.with_step(4, operands=(reads("b", place), writes("b", place)))
+    facts(without(own, COPY), node_counts=(1, 2, 1, 1, 0)).examine().check()
+    report = facts(without(GOOD, COPY), node_counts=(1, 2, 1, 1, 0)).examine()
+    assert {finding.rule for finding in report.findings} == {2}
+
+
+def test_steps_around_one_without_nodes_are_ordered_with_one_another() -> None:
+    """The fill takes bytes that the first step wrote and the product read; in between is a copy to where it comes from."""
+    place = at("arena", 0, 48)
+    own = GOOD.with_step(2, kind=StepKind.COPY, operands=(reads("z", place), writes("z", place)), params=())
+    none = facts(without(own, Z), node_counts=(1, 2, 0, 1, 1))
+    none.examine().check()
+    (loose,) = cut(none, G2, G2 + 1).examine().findings[:1]
+    assert (loose.rule, loose.step) == (11, 3)
+    assert "from step 0 (a)" in loose.message
 
 
 def test_a_region_of_another_device_is_in_no_memory() -> None:

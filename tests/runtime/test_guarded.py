@@ -68,6 +68,10 @@ class FaultyTable:
     def __init__(self, table: HostTable, steps: Sequence[NativeStep], fault: Fault | None) -> None:
         self._table, self._steps, self._fault = table, steps, fault
 
+    @property
+    def status_bytes(self) -> int:
+        return self._table.status_bytes
+
     def finish(self) -> None:
         self._table.finish()
 

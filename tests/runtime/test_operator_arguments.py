@@ -16,10 +16,11 @@ import pytest
 import ostinato as ost
 from ostinato import ops
 from ostinato.backend_hip.device import HostDevice
-from ostinato.backend_hip.target import host_target
 from ostinato.ir.target import Level
 from ostinato.ir.types import DType, TensorType
 from ostinato.runtime import operators
+from ostinato.runtime.device import Device
+from ostinato.runtime.opened import OpenedDevices
 from ostinato.runtime.operators import Operators
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -118,7 +119,9 @@ def test_streams_of_the_cpu_are_legal_and_synchronous() -> None:
     assert stream.device == "cpu"
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         refused(lambda: duplicate(stream), ost.LifecycleError, "neither copied nor pickled")  # noqa: B023 - called at once
-    refused(lambda: ost.Stream("hip"), ost.DeviceUnavailable, "HIP")
+    assert stream.handle == 0
+    stream.wait(ost.Stream("cpu"))
+    refused(lambda: ost.Stream.external("cpu", 0), ost.ConfigError, "has no handle")
     refused(lambda: ost.Stream("moon"), ost.ConfigError, "unknown")
 
 
@@ -131,14 +134,41 @@ def test_foreign_streams_are_refused(stream: Any) -> None:
     assert not out.any()
 
 
-def test_tensors_and_streams_of_another_device_are_refused() -> None:
-    elsewhere = Operators(HostDevice(threads=1), host_target(), memory="hip:0")
-    view = ost.TensorView.of(X)
-    refused(lambda: elsewhere.call("silu", [view], {}, out=y()), ost.ConfigError, r"silu\.x: the tensor is on cpu")
-    refused(lambda: elsewhere.call("silu", [X], {}, out=y()), ost.ConfigError, r"silu\.x: the tensor is on cpu")
+def test_memory_of_a_gpu_is_named_without_one() -> None:
+    """A view is data: the device is asked for when a call needs it."""
+    for name in ("hip:0", "hip", "cuda:0", "cuda"):
+        assert ost.TensorView(64, 16, (4,), None, "f32", name).device == "hip:0"
+    assert ost.TensorView(64, 16, (4,), None, "f32", "cuda:7").device == "hip:7"
+    for name in ("hip:", "hip:-1", "hip:1a", "HIP:0", "gpu", "", 0, None):
+        refused(lambda name=name: ost.TensorView(64, 16, (4,), None, "f32", name), ost.ConfigError, "is unknown")
+
+
+def test_operands_of_two_devices_are_refused_naming_both() -> None:
+    """Before any device is asked for."""
+    far = ost.TensorView(64, X.nbytes, X.shape, None, "f32", "hip:0")
+    refused(lambda: ops.silu(far, out=y()), ost.ConfigError, r"silu: x is on hip:0, out on cpu")
+    refused(lambda: ops.add(X, far, out=y()), ost.ConfigError, r"add: a is on cpu, b on hip:0")
+    refused(lambda: ops.add(X, X, out=far), ost.ConfigError, r"add: a is on cpu, out on hip:0")
     refused(
-        lambda: elsewhere.call("silu", [X], {}, out=y(), stream=ost.Stream()), ost.ConfigError, "the stream is of cpu"
+        lambda: ops.silu(far, out=far, stream=ost.Stream()),
+        ost.ConfigError,
+        "the stream is of cpu, the tensors are on hip:0",
     )
+
+
+def test_a_gpu_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = OpenedDevices()
+    far = ost.TensorView(64, X.nbytes, X.shape, None, "f32", "hip:5")
+    refused(lambda: Operators(devices).call("silu", [far], {}, out=far), ost.DeviceUnavailable, "nothing opens hip:5")
+    refused(lambda: Operators(devices).call("silu", [X], {}, out=y()), ost.DeviceUnavailable, "nothing opens cpu")
+
+    def none(name: str) -> Device:
+        raise ost.DeviceUnavailable(f"there is no {name}")
+
+    devices.open_with(none)
+    monkeypatch.setattr("ostinato.runtime.stream.OPENED", devices)
+    for make in (lambda: ost.Stream("hip:5"), lambda: ost.Stream.external("cuda:5", 3)):
+        refused(make, ost.DeviceUnavailable, "there is no hip:5")
 
 
 def test_the_device_in_use_can_be_chosen() -> None:
@@ -148,7 +178,6 @@ def test_the_device_in_use_can_be_chosen() -> None:
     assert device.launches == ops.launches() == 1
     ops.use("cpu", threads=1)
     assert ops.launches() == 0
-    refused(lambda: ops.use("hip"), ost.DeviceUnavailable, "HIP")
     refused(lambda: ops.use("moon"), ost.ConfigError, "unknown")
     refused(lambda: ops.use(3), ost.ConfigError, "device is 3")  # type: ignore[arg-type]
     ops.silu(X, out=y())
@@ -250,7 +279,7 @@ def test_bf16_needs_no_conversion() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_forked_while_another_thread_opens_the_device_can_open_it() -> None:
-    in_use = ops._InUse()
+    in_use = OpenedDevices()
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

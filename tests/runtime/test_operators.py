@@ -39,9 +39,9 @@ def test_an_operator_equals_its_reference(op: OpDef, rng: np.random.Generator) -
         before = [None if array is None else array.tobytes() for array in call.stored]
         returned = call.run()
         ran += 1
-        updated = {operand for _, operand in op.must_alias}
+        updated = [operand for _, operand in op.aliased(call.operands)]
         results = [call.stored[operand] for operand in updated] if updated else call.outs
-        expected_return = tuple(call.operands[o] for _, o in op.must_alias) if updated else call.out
+        expected_return = tuple(call.operands[operand] for operand in updated) if updated else call.out
         assert returned is expected_return or all(a is b for a, b in zip(returned, expected_return, strict=True))
         for tensor, actual, wanted in zip(call.results, results, expected, strict=True):
             assert actual is not None

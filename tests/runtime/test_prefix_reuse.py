@@ -11,6 +11,7 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.device import HostDevice
+from ostinato.runtime.replays import QueuedReplays
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
 
 PARAMS = ost.SamplingParams(max_tokens=7, temperature=0.9, seed=3, ignore_eos=True, logprobs=-1)

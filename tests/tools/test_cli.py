@@ -53,6 +53,7 @@ def test_doctor(ostinato: Run) -> None:
     text = ostinato("doctor").out
     assert report.package_path in text.replace("\n", "")
     assert "not yet available" in text
+    assert report.gemm_record.path.endswith("vendor_choices.jsonl")
     assert [gpu.platform for gpu in report.gpus] == ["amd", "nvidia"]
     for gpu in report.gpus:
         assert [library.role for library in gpu.libraries] == ["runtime", "compiler", "blas", "collective"]

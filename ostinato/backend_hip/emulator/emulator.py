@@ -108,6 +108,11 @@ class Emulator:
         headers = [(_FOLDER / name).read_text(encoding="utf-8") for name in _HEADERS]
         self._shape = (version, *headers, *self._command)
 
+    @property
+    def version(self) -> int:
+        """A number that changes with whatever shapes modules beside their source."""
+        return int(source_hash(*self._shape)[:7], 16)
+
     def module(self, source: str) -> EmulatedModule:
         """The compiled module of an assembled source. Raises `BackendError` with the compiler's words where it refuses."""
         path = self._cache / f"{source_hash(source, *self._shape)}.so"

@@ -40,7 +40,7 @@ class EmulatedGpu:
         self._library.emulated_problem.restype = ctypes.c_char_p
         self._cache = cache
         self._compiler = _Compiler(self._compile)
-        self._library.emulated_set_compiler(self._compiler)
+        self._library.emulated_set_compiler(self._compiler, ctypes.c_int(Emulator(64, cache).version))
 
     def seed(self, seed: int, *, eagerness: int = 25) -> None:
         """What the order of work follows from; `eagerness` is how likely, per cent, work runs before somebody waits for it."""

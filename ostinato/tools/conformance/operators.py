@@ -19,7 +19,7 @@ from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind, device_class
 from ostinato.ir.target import Impl, Level
 from ostinato.ir.types import Array
-from ostinato.runtime.device import Device, ResolvedStep
+from ostinato.runtime.device import Device, KernelCall
 from ostinato.tools.conformance.calls import Call, calls, refusal
 from ostinato.tools.conformance.report import RowVerdict, WorstValue
 from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, Worst, check, references
@@ -86,23 +86,19 @@ def _asked(row: Impl, rng: np.random.Generator, ways: int | None) -> Iterator[_A
 
 def _load(device: Device, found: Sequence[Call]) -> None:
     """Compiles the kernels of all calls together where the device compiles; each call would else do so by itself, and does where this fails."""
-    load = getattr(device, "load_kernels", None)
-    if load is None:
-        return
-    steps = [
-        ResolvedStep(
+    wanted = [
+        KernelCall(
             call.site.node.op,
-            call.row.kind,
             call.row.kernel(call.site),
-            ((0, 0),) * len(call.row.operands),
             call.row.params(call.site),
+            len(call.row.operands),
             launch=call.row.launch_of(call.site),
         )
         for call in found
         if call.row.kind is StepKind.LAUNCH
     ]
     try:
-        load(steps)
+        device.prepare(wanted)
     except OstinatoError:
         return  # the verdict on the row whose kernel it is will say why
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,16 @@ from ostinato.backend_hip.vendor_choices import VendorChoices
 from ostinato.ir.errors import LifecycleError, OstinatoError
 from ostinato.ir.types import DType
 from tests.backend_hip.gpu.machine import CACHE, Memory, kernels
+from tests.backend_hip.gpu.tables import add, fill, table_kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def run_child(name: str, *arguments: str) -> str:
+def run_child(name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """What the function of that name prints, in a new process that must end well."""
     command = [sys.executable, "-m", "tests.backend_hip.gpu.child", name, *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    variables = {**os.environ, **(environment or {})}
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env=variables)
     assert run.returncode == 0, f"{command} ended with {run.returncode}\n{run.stdout}\n{run.stderr}"
     return run.stdout.strip()
 
@@ -148,6 +151,43 @@ def choose_algorithms(folder: str) -> None:
     params = GemmParams(8, 12, 16, 1, 1, 0, f32, f32, f32, f32, NO_BIAS, 16, 16, 8, 8, 0, 0, 0, 0, 1.0, 0.0)
     algorithms = [choices.gemm(params, budget).choice.algorithm for budget in (4096, 65536)]
     print(json.dumps({"algorithms": algorithms, "chosen": choices.counters.chosen}))
+
+
+def count_allocations() -> None:
+    """Allocations of native calls under the interposer, which leaves those of the emulated library out."""
+    _, device, stream = _opened()
+    counter = ctypes.CDLL(None)
+    counter.counting_stop.restype = ctypes.c_long
+    memory = Memory(device, np.zeros(8, np.float32))
+    table = _native.GpuTable(device, stream, [add(memory, 1), fill(memory, 0), add(memory, 2)] * 10)
+    status = _native.StatusBlock(device, stream)
+    launch = _native.GpuLaunch(device, table_kernels(0).add, (1, 1, 1), (64, 1, 1), 0, 1, [8, 1.0], 0)
+    operands = ((memory.address, 32),)
+
+    def counted(run: Callable[[], object], repeats: int = 20) -> int:
+        counts = []
+        for _ in range(5):
+            counter.counting_start()
+            for _ in range(repeats):
+                run()
+            counts.append(int(counter.counting_stop()))
+            stream.synchronize()
+        return min(counts)
+
+    def both() -> None:
+        table.enqueue()
+        table.finish()
+
+    def neither() -> None:
+        table.enqueue(0, 0)
+        table.finish()
+
+    gc.disable()
+    nothing = counted(lambda: table.enqueue(0, 0))
+    print("a call that allocates:", min(1, counted(lambda: bytes(4096)) // 20))
+    print("enqueue:", counted(lambda: table.enqueue(0, -1)) - nothing)
+    print("enqueue and finish:", counted(both) - counted(neither))
+    print("launch:", counted(lambda: launch.run(operands, status, stream)) - nothing)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_choices import ChoiceCounters, VendorChoices, vendor_choices
+from ostinato.backend_hip.vendor_record import Written, written
 from ostinato.ir.errors import BackendError, ConfigError, LifecycleError
 from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, DType
@@ -37,11 +38,11 @@ def choices(device: _native.GpuDevice, tmp_path: Path) -> VendorChoices:
 
 def again(choices: VendorChoices) -> VendorChoices:
     """The choices of another process."""
-    return VendorChoices(choices._device, choices.path.parent)
+    return VendorChoices(choices._device, choices.record.path.parent)
 
 
 def lines(choices: VendorChoices) -> list[dict[str, dict[str, object]]]:
-    return [json.loads(line) for line in choices.path.read_text(encoding="ascii").splitlines()]
+    return [json.loads(line) for line in choices.record.path.read_text(encoding="ascii").splitlines()]
 
 
 def test_a_choice_is_made_once_and_kept(choices: VendorChoices, machine: EmulatedGpu) -> None:
@@ -79,7 +80,7 @@ def test_another_process_takes_the_recorded_algorithm_once_the_vendor_said_yes(
 def test_a_recorded_algorithm_that_the_vendor_does_not_take_is_reported_and_replaced(
     choices: VendorChoices, device: _native.GpuDevice
 ) -> None:
-    choices._append({**_record(choices, PARAMS, LEAST), "algorithm": [9, 0, 0, 0, 0, 0, 0, 0]})
+    choices.record.append({**_record(choices, PARAMS, LEAST), "algorithm": [9, 0, 0, 0, 0, 0, 0, 0]})
     with pytest.warns(RuntimeWarning, match="does not take"):
         found = choices.gemm(PARAMS, LEAST)
     assert found.choice.algorithm[0] == 0
@@ -92,7 +93,7 @@ def test_a_record_of_another_driver_or_library_is_reported_and_not_used(choices:
     for name, value in (("runtime", "0.1.0"), ("library", 1), ("device", "another card")):
         environment = record["environment"]
         assert isinstance(environment, dict)
-        choices._append({**record, "environment": {**environment, name: value}, "nodes": 7})
+        choices.record.append({**record, "environment": {**environment, name: value}, "nodes": 7})
     with pytest.warns(RuntimeWarning, match="another card, driver or library"):
         found = choices.gemm(PARAMS, MIDDLE)
     assert found.node_count == 2
@@ -111,8 +112,8 @@ def test_a_record_of_another_driver_or_library_is_reported_and_not_used(choices:
 )
 def test_lines_that_do_not_check_are_reported_and_ignored(damage: bytes, choices: VendorChoices) -> None:
     first = choices.gemm(PARAMS, MIDDLE)
-    good = choices.path.read_bytes()
-    choices.path.write_bytes(damage + (b"" if damage.endswith(b"\n") else b"\n") + good)
+    good = choices.record.path.read_bytes()
+    choices.record.path.write_bytes(damage + (b"" if damage.endswith(b"\n") else b"\n") + good)
     others = again(choices)
     with pytest.warns(RuntimeWarning, match="1 of 2 lines .* do not check"):
         assert others.gemm(PARAMS, MIDDLE).choice.algorithm == first.choice.algorithm
@@ -121,7 +122,7 @@ def test_lines_that_do_not_check_are_reported_and_ignored(damage: bytes, choices
 
 def test_a_changed_number_makes_a_line_one_that_does_not_check(choices: VendorChoices) -> None:
     choices.gemm(PARAMS, MIDDLE)
-    choices.path.write_bytes(choices.path.read_bytes().replace(b'"nodes":2', b'"nodes":1'))
+    choices.record.path.write_bytes(choices.record.path.read_bytes().replace(b'"nodes":2', b'"nodes":1'))
     others = again(choices)
     with pytest.warns(RuntimeWarning, match="do not check"):
         assert others.gemm(PARAMS, MIDDLE).node_count == 2
@@ -130,13 +131,25 @@ def test_a_changed_number_makes_a_line_one_that_does_not_check(choices: VendorCh
 
 def test_a_torn_last_line_does_not_spoil_the_next_one(choices: VendorChoices) -> None:
     choices.gemm(PARAMS, MIDDLE)
-    choices.path.write_bytes(choices.path.read_bytes()[:-9])
+    choices.record.path.write_bytes(choices.record.path.read_bytes()[:-9])
     with pytest.warns(RuntimeWarning, match="do not check"):
         again(choices).gemm(PARAMS, MIDDLE)
     others = again(choices)
     with pytest.warns(RuntimeWarning, match="1 of 2 lines"):
         others.gemm(PARAMS, MIDDLE)
     assert others.counters == ChoiceCounters(recorded=1, damaged=1)
+
+
+def test_what_is_written_is_told_by_card(choices: VendorChoices) -> None:
+    folder = choices.record.path.parent
+    assert written(folder) == Written(str(choices.record.path), {}, 0)
+    choices.gemm(PARAMS, LEAST)
+    choices.gemm(PARAMS, MIDDLE)
+    with choices.record.path.open("ab") as file:
+        file.write(b"damaged")
+    found = written(folder)
+    assert (list(found.algorithms.values()), found.damaged) == ([2], 1)
+    assert "gfx942" in next(iter(found.algorithms))
 
 
 def test_a_folder_that_cannot_be_written_costs_the_record_and_nothing_else(
@@ -159,7 +172,7 @@ def test_without_an_algorithm_the_error_names_the_node_and_what_to_do(
     choices: VendorChoices, machine: EmulatedGpu
 ) -> None:
     machine.fail("hipblasLtMatmul", OUT_OF_MEMORY)
-    with pytest.raises(BackendError, match="no algorithm .* execution failed") as caught:
+    with pytest.raises(BackendError, match=r"no algorithm .* execution failed") as caught:
         choices.gemm(PARAMS, LEAST, "layers.0.o_proj")
     assert caught.value.node == "layers.0.o_proj"
     assert "levels=" in (caught.value.hint or "")
@@ -171,7 +184,7 @@ def test_a_vendor_that_proposes_nothing_says_why(choices: VendorChoices, monkeyp
         raise BackendError("choices of a matrix product: not supported")
 
     monkeypatch.setattr(_native, "gemm_choices", refuse)
-    with pytest.raises(BackendError, match="no algorithm .* not supported"):
+    with pytest.raises(BackendError, match=r"no algorithm .* not supported"):
         choices.gemm(PARAMS, LEAST)
 
 
@@ -184,7 +197,7 @@ def test_scratch_memory_is_given_back_and_the_pool_stays_as_it_was(
     assert device.counters.current_bytes == before
     assert not device.pool_banned
     stream = _native.Stream(device)
-    other = VendorChoices(device, choices.path.parent / "other")
+    other = VendorChoices(device, choices.record.path.parent / "other")
     other.gemm(PARAMS, LARGEST)
     assert device.pool_banned, "a stream of somebody else's is a reason"
     del stream
@@ -308,6 +321,6 @@ def _record(choices: VendorChoices, params: GemmParams, budget: int) -> dict[str
     """What choosing records, without leaving it there."""
     choices.gemm(params, budget)
     record = lines(choices)[-1]["record"]
-    choices.path.unlink()
+    choices.record.path.unlink()
     choices.clear()
     return record

@@ -25,6 +25,7 @@ struct Header {
 // Compiles `source` for the options; code and log are handed back by emulated_compiled. Not 0: it failed.
 using Compiler = int (*)(const char* source, int option_count, const char* const* options);
 Compiler compiler = nullptr;
+int compiler_version = 0;
 thread_local std::string compiled_code, compiled_log;
 
 struct ProgramState {
@@ -61,7 +62,10 @@ FunctionState* function_of(Function function) { return reinterpret_cast<Function
 
 }  // namespace emulated
 
-EXPORT void emulated_set_compiler(emulated::Compiler compiler) { emulated::compiler = compiler; }
+EXPORT void emulated_set_compiler(emulated::Compiler compiler, int version) {
+    emulated::compiler = compiler;
+    emulated::compiler_version = version;
+}
 
 EXPORT void emulated_compiled(const char* code, size_t bytes, const char* log) {
     emulated::Header header = {};
@@ -163,7 +167,7 @@ EXPORT Error hipModuleLaunchKernel(Function function, unsigned grid_x, unsigned 
     return call(submit(*queue, std::move(node)));
 }
 
-EXPORT int hiprtcVersion(int* major, int* minor) { return *major = 9, *minor = 0, 0; }
+EXPORT int hiprtcVersion(int* major, int* minor) { return *major = 9, *minor = compiler_version, 0; }
 
 EXPORT const char* hiprtcGetErrorString(int result) {
     return result == 0 ? "HIPRTC_SUCCESS" : result == 6 ? "HIPRTC_ERROR_COMPILATION" : "HIPRTC_ERROR_INVALID_INPUT";

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
 from ostinato.backend_hip.impls.common import Predicate, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
+    THREADS,
     WAVES,
     Params,
     block_launch,
@@ -98,6 +99,42 @@ def _packed_params(site: CallSite) -> Params:
     return (*sizes, site.real("scale"), site.integer("window"), site.real("soft_cap"))
 
 
+_CHUNK = 128
+"""Keys that a block takes at a time, or more of them where that would be too many chunks."""
+_MOST_CHUNKS = 64
+_FULL = 512
+"""Blocks from which on more of them help no device."""
+_TICKETS = 1023
+"""Tokens and heads that blocks can share, as kernels/device.h has it."""
+
+
+def _chunks(site: CallSite) -> tuple[int, int]:
+    """Keys of a chunk, and chunks of the longest row."""
+    keys = site.operand(1).static_shape[2] * site.operand(5).static_shape[1]
+    chunk = _CHUNK * max(1, -(-keys // (_CHUNK * _MOST_CHUNKS)))
+    return chunk, -(-keys // chunk)
+
+
+def _split_params(site: CallSite) -> Params:
+    return (*_packed_params(site), _chunks(site)[0])
+
+
+def _split_launch(site: CallSite) -> Launch:
+    """Blocks that share a token and head, and those along the second axis."""
+    units = _units(site)
+    return block_launch(min(_chunks(site)[1], -(-_FULL // max(1, units))), THREADS, units)
+
+
+def _split_workspace(site: CallSite) -> int:
+    """Of each chunk two numbers and a head."""
+    return DType.F32.nbytes(_units(site) * _chunks(site)[1] * (site.operand(0).static_shape[-1] + 2))
+
+
+def _few_units(site: CallSite) -> str | None:
+    units = _units(site)
+    return f"the kernel has tickets for {_TICKETS} tokens and heads, found {units}" if units > _TICKETS else None
+
+
 def _strides(site: CallSite) -> Iterator[int]:
     """All strides of q, k and v but that of the head width."""
     for seen in site.strides[:3]:
@@ -163,6 +200,22 @@ def _many_bidirectional(site: CallSite) -> str | None:
     return _long(site.operand(0).static_shape[0], site.operand(4).elements)
 
 
+def _split(row: Impl) -> Impl:
+    """The row for few tokens, whose keys several blocks share."""
+    return replace(
+        row,
+        name="hip_split",
+        level=Level.TUNED,
+        operands=(*row.operands, "workspace"),
+        kernel=_by_lanes("attention_packed_split", 0, 1),
+        params=_split_params,
+        launch=_split_launch,
+        workspace=_split_workspace,
+        accepts=all_of(row.accepts, _fits_lanes, _few_units),
+        priority=1,
+    )
+
+
 def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
     """The row for many queries of halves, on GPUs with waves of so many lanes."""
 
@@ -185,7 +238,7 @@ def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
         kernel=kernel,
         launch=launch,
         accepts=all_of(row.accepts, _halves, many),
-        priority=1,
+        priority=2,
     )
 
 
@@ -235,6 +288,7 @@ ATTENTION_ROWS = (
     ),
     _PACKED,
     _with_lanes(_PACKED, _by_lanes("attention_packed", 0, 1)),
+    _split(_PACKED),
     *(_on_matrix_units(_PACKED, wave, _many_packed) for wave in WAVES),
     _CAUSAL,
     _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),

@@ -1,0 +1,133 @@
+"""The file of algorithms of the vendor's GEMM that were chosen on this machine: JSON lines beside the compiled kernels.
+
+A line holds a record and a hash of it. Its key is all that the choice depends on (`KEY`); a later line of a key replaces an earlier one. Lines are added by one
+write each, under a lock that is held while an algorithm is chosen, so that processes which start together choose once. A line that does not check is counted
+and ignored. A folder that cannot be written costs time and nothing else. The file may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import xxhash
+
+from ostinato.backend_hip.code_cache import default_folder
+
+__all__ = ["KEY", "Lines", "Record", "VendorRecord", "Written", "record_key", "written"]
+
+KEY = ("environment", "params", "workspace")
+_FILE = "vendor_choices.jsonl"
+_SECONDS = 600
+"""Of waiting for another process that chooses."""
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a file says: records by their keys, and how many of its lines do not check. `trouble` says why it cannot be read."""
+
+    records: Mapping[str, Record]
+    damaged: int = 0
+    lines: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file for people: how many algorithms it has for each card with its driver and library, and lines that do not check."""
+
+    path: str
+    algorithms: Mapping[str, int]
+    damaged: int
+
+
+class VendorRecord:
+    """The file in a folder (None: the user's). Processes may share it."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = (default_folder() if folder is None else folder) / _FILE
+
+    @contextmanager
+    def locked(self) -> Iterator[str]:
+        """Holds the file for this process; yields why that cannot be, empty where it is held."""
+        lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=_SECONDS)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            yield str(error)
+            return
+        try:
+            yield ""
+        finally:
+            lock.release()
+
+    def read(self) -> Lines:
+        try:
+            lines = [line for line in self.path.read_bytes().splitlines() if line.strip()]
+        except (FileNotFoundError, NotADirectoryError):
+            return Lines({})
+        except OSError as error:
+            return Lines({}, trouble=str(error))
+        found = [_record(line) for line in lines]
+        records = {record_key(record): record for record in found if record is not None}
+        return Lines(records, damaged=sum(record is None for record in found), lines=len(lines))
+
+    def append(self, record: Record) -> str:
+        """Adds a line; returns why that cannot be, empty where it was done."""
+        line = json.dumps({"record": record, "digest": _digest(record)}, separators=(",", ":")) + "\n"
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                end = os.fstat(descriptor).st_size
+                torn = bool(end) and os.pread(descriptor, 1, end - 1) != b"\n"  # a process died while it wrote
+                os.write(descriptor, (b"\n" if torn else b"") + line.encode("ascii"))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return str(error)
+        return ""
+
+
+def written(folder: Path | None = None) -> Written:
+    """What the file in a folder (None: the user's) holds."""
+    file = VendorRecord(folder)
+    lines = file.read()
+    cards = Counter(_card(record["environment"]) for record in lines.records.values())
+    return Written(str(file.path), dict(sorted(cards.items())), lines.damaged)
+
+
+def record_key(record: Record) -> str:
+    return _text({name: record[name] for name in KEY})
+
+
+def _card(environment: Mapping[str, Any]) -> str:
+    return "{device} ({architecture}), driver {runtime}, library {library}".format(**environment)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(record: Record) -> str:
+    return xxhash.xxh3_128_hexdigest(_text(record).encode("ascii"))
+
+
+def _record(line: bytes) -> Record | None:
+    """The record of a line, None for a line that does not check."""
+    try:
+        value = json.loads(line)
+        record = value["record"]
+        whole = value["digest"] == _digest(record) and {*KEY, "algorithm", "needs", "nodes"} <= record.keys()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if whole else None
