@@ -14,11 +14,10 @@ import numpy as np
 
 from benchmarks.timing import Timed
 from benchmarks.workloads import CACHE, CHAIN_NUMBERS, FILLED, Shape, Workload, cache_values, chain_values, tokens_of
-from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.machine import emulated_gpu
-from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.compiler import Model, open_device, plan_text_program, trace
-from ostinato.frontend.model import CacheShape
+from ostinato.backend_hip.open import open_hip
+from ostinato.compiler import open_device, plan_text_program, trace
+from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.trace import GraphBuilder
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
@@ -42,11 +41,10 @@ __all__ = ["Counted", "LoadedStep", "WeightPool", "open_benchmark_device", "plan
 
 
 def open_benchmark_device(name: str, threads: int = 0) -> Device:
-    """A device by name; "emulated" is the GPU of the tests, which shows that a benchmark runs and says nothing about time."""
+    """A device by name, a CPU with so many threads; "emulated" is the GPU of the tests, which shows that a benchmark runs and says nothing about time."""
     if name != "emulated":
-        return open_device(name, threads)
-    folder = Path(tempfile.gettempdir()) / "ostinato-emulated-benchmarks"
-    return HipDevice(emulated_gpu(folder).gpu.device(0), cache=CodeCache(folder / "codes"))
+        return open_device(name, threads if name == "cpu" else 0)
+    return open_hip(gpu=emulated_gpu(Path(tempfile.gettempdir()) / "ostinato-emulated-benchmarks").gpu)
 
 
 class Counted:
@@ -155,7 +153,8 @@ class WeightPool:
 class LoadedStep:
     """A program's entry in a mode, with state and inputs of the workload.
 
-    `mode`: "eager", "stepwise" (the planned steps, each submitted from Python), "planned" or "captured", of the named `regions` or of all steps.
+    `mode`: "eager", "stepwise" (the planned steps, each submitted from Python), "planned" or "captured", of the steps that the patterns of `capture` name or
+    of all. `regions`: where it lies, by default memory of its own.
     """
 
     def __init__(
@@ -167,29 +166,35 @@ class LoadedStep:
         mode: str,
         *,
         shape: Shape | None = None,
-        regions: Sequence[str] | None = None,
+        capture: Sequence[str] | None = None,
+        regions: Regions | None = None,
     ) -> None:
         (self.name,) = program.plan.entries
         self.workload, self.program, self.mode = workload, program, mode
         self.plan: EntryPlan = program.plan.entries[self.name]
         self.counted = Counted(device)
-        self.regions: Regions = allocate_regions(device, program.plan, shared)
+        self.regions = regions or allocate_regions(device, program.plan, shared)
         self._shape = shape
         begin = perf_counter()
         self.runner: EagerRunner | PlannedRunner
         if mode == "eager":
             self.runner = EagerRunner(program, self.name, cast(Device, self.counted), self.regions)
         elif mode == "captured":
-            self.runner = CapturedRunner(program, self.name, device, self.regions, None, regions)
+            self.runner = CapturedRunner(program, self.name, device, self.regions, None, capture)
         else:
             self.runner = PlannedRunner(program, self.name, device, self.regions)
         self.load_seconds = perf_counter() - begin
         self.counted.restart()
-        for name, array in self.inputs().items():
-            self.runner.inputs[name][...] = array
+        self._inputs = self._given()
         self.fill_state()
+        self.rewind()
 
-    def inputs(self) -> dict[str, Array]:
+    def rewind(self) -> None:
+        """Puts the inputs back: a decode step moves those that say where each row is."""
+        for name, array in self._inputs.items():
+            self.runner.inputs[name][...] = array
+
+    def _given(self) -> dict[str, Array]:
         """What the workload gives the entry."""
         if self.workload.kind == "c":
             return {"x": chain_values()}
@@ -219,6 +224,7 @@ class LoadedStep:
     def outputs(self) -> dict[str, Array]:
         """The entry's outputs after one run from the start."""
         names = list(dict.fromkeys(self.program.graphs[self.name].outputs))
+        self.rewind()
         return {name: np.array(array) for name, array in self.runner.run(names).items()}
 
     def digest(self) -> str:
@@ -233,13 +239,18 @@ class LoadedStep:
 
     @property
     def timed(self) -> Timed:
-        """Steps in a row: a decode goes on by itself from the start that `reset` puts back. Eager starts anew, and waits, in every step."""
+        """Steps in a row: a decode goes on by itself from the start that `reset` puts back. Eager gives the inputs of the host, and waits, in every step."""
         runner = self.runner
         if isinstance(runner, EagerRunner):
-            return Timed(_nothing, lambda: runner.run(()), _nothing)
+            return Timed(self.rewind, lambda: runner.run(()), _nothing)
         table, exchange = runner.loaded.table, runner.loaded.exchange
         step = self._stepwise if self.mode == "stepwise" else runner.enqueue
-        return Timed(exchange.give, step, table.finish)
+
+        def reset() -> None:
+            self.rewind()
+            exchange.give()
+
+        return Timed(reset, step, table.finish)
 
     def _stepwise(self) -> None:
         assert isinstance(self.runner, PlannedRunner)

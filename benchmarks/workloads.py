@@ -1,8 +1,8 @@
 """What the steps of a model's benchmarks are, for every contender alike: sizes, tokens, what the caches hold, the physical limit. Imports numpy alone.
 
-    d8    one decode step of 8 rows: a cache of 2048 positions a row that holds 512 tokens, the greedy token written where the next step reads it
-    p512  a prefill of 512 tokens into an empty cache, logits of the last one
-    c32   a chain of 32 elementwise operators on 1024 numbers, which is nothing but launches
+d8    one decode step of 8 rows: a cache of 2048 positions a row that holds 512 tokens, the greedy token written where the next step reads it
+p512  a prefill of 512 tokens into an empty cache, logits of the last one
+c32   a chain of 32 elementwise operators on 1024 numbers, which is nothing but launches
 """
 
 from __future__ import annotations

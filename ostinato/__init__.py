@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ostinato import ops
+    from ostinato import hip, ops
     from ostinato.compiler import (
         Lowered,
         Planned,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from ostinato.llm import LLM
+    from ostinato.ops import Stream, TensorView
     from ostinato.passes.choice import RowChoice
     from ostinato.passes.fold_constants import FoldConstants
     from ostinato.passes.pipeline import PipelineOptions
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from ostinato.runtime.logprobs import Logprob
     from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream
     from ostinato.runtime.sampling import SamplingParams
-    from ostinato.runtime.stream import Stream
-    from ostinato.runtime.tensor_view import TensorView
     from ostinato.tools.compare import compare
     from ostinato.tools.view.pictures import view
 
@@ -102,6 +101,7 @@ __all__ = [
     "compare",
     "compile",
     "compile_encoder",
+    "hip",
     "load",
     "ops",
     "trace",
@@ -113,7 +113,8 @@ _HOMES = {
     "ostinato.embedder": ("Embedder",),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
     "ostinato.llm": ("LLM",),
-    "ostinato.ops": ("ops",),
+    "ostinato.hip": ("hip",),
+    "ostinato.ops": ("Stream", "TensorView", "ops"),
     "ostinato.passes.choice": ("RowChoice",),
     "ostinato.passes.fold_constants": ("FoldConstants",),
     "ostinato.passes.pipeline": ("PipelineOptions",),
@@ -123,8 +124,6 @@ _HOMES = {
     "ostinato.runtime.logprobs": ("Logprob",),
     "ostinato.runtime.output": ("AsyncTextStream", "RequestOutput", "TextStream"),
     "ostinato.runtime.sampling": ("SamplingParams",),
-    "ostinato.runtime.stream": ("Stream",),
-    "ostinato.runtime.tensor_view": ("TensorView",),
     "ostinato.tools.compare": ("compare",),
     "ostinato.tools.view.pictures": ("view",),
 }
@@ -138,7 +137,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         try:
             home = import_module(_HOME[name])
-            return home if name == "ops" else getattr(home, name)
+            return home if name in ("hip", "ops") else getattr(home, name)
         except ImportError as error:
             if "_native" in str(error):
                 error.add_note(

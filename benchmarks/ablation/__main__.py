@@ -3,8 +3,9 @@
     python -m benchmarks.ablation [--device cpu|hip|emulated] [--model Q] [--dtype bf16] [--workloads d1,p512,chains] [--rounds 9] [--threads 1] [--json FILE]
 
 Workloads are those of `benchmarks/workloads.py`; "chains" are chains of 8, 32, 128 and 512. All variants of a workload lie in memory side by side, over the
-same weights where their plans allow, and take turns in every round. Their outputs and state are compared bit for bit with the planned variant's. With `--json`
-(a file, to which lines are added; without one, standard output) each row is a line; workloads that the file has are not measured again.
+same weights where their plans allow, and take turns in every round. On one thread of a CPU times are CPU time of the process. Outputs and state are compared
+bit for bit with the planned variant's. With `--json` (a file, to which lines are added; without one, standard output) each row is a line; workloads that the
+file has are not measured again.
 
 "The library's memory" is a capture with storage for every result of its own: what is freed within a capture may not be given out again before the graph is
 gone (a `DeferredHipDeallocationScope` keeps it), so that a library's allocator under capture comes to a plan without reuse. Of "captured: regions" the graphs

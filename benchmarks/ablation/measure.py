@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.ablation.variants import PLANNED, Variant, variants_of
 from benchmarks.steps import LoadedStep, WeightPool, plan_workload
 from benchmarks.timing import in_turn, median
 from benchmarks.workloads import Shape, Workload
-from ostinato.compiler import Model
+from ostinato.frontend.model import Model
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.step import StepKind
 from ostinato.runtime.device import Device
@@ -81,7 +81,7 @@ class _Loader:
         shape = None if self.model is None else Shape.read(self.model.checkpoint.path)
         shared = self.pool.of(program)
         return LoadedStep(
-            self.workload, program, self.device, shared, variant.mode, shape=shape, regions=variant.regions
+            self.workload, program, self.device, shared, variant.mode, shape=shape, capture=variant.capture
         )
 
     def _program(self, variant: Variant) -> Program:
@@ -126,7 +126,9 @@ def measure(
         return rows
     digests = {index: step.digest() for index, step in loaded.items()}
     most = 1000 if workload.kind == "c" else 100  # a decode walks on through the cache
-    found = dict(zip(loaded, in_turn([step.timed for step in loaded.values()], rounds, most=most), strict=True))
+    clock = perf_counter if device.captures or device.threads > 1 else process_time
+    turns = in_turn([step.timed for step in loaded.values()], rounds, most=most, clock=clock)
+    found = dict(zip(loaded, turns, strict=True))
     for index, (times, waiting) in found.items():
         ratios = [mine / theirs for mine, theirs in zip(times, found[planned][0], strict=True)]
         rows[index] = replace(

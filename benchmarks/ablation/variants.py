@@ -22,11 +22,11 @@ PLANNED = "planned"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`mode` as in `LoadedStep`; `regions`: patterns of what is captured; `disable`: passes left out; `highest`: no rows above that level."""
+    """`mode` as in `LoadedStep`; `capture`: patterns of what is captured, None for all; `disable`: passes left out; `highest`: no rows above that level."""
 
     name: str
     mode: str
-    regions: tuple[str, ...] | None = None
+    capture: tuple[str, ...] | None = None
     reuse: bool = True
     disable: tuple[str, ...] = ()
     highest: Level | None = None
@@ -61,7 +61,7 @@ def variants_of(workload: Workload, captures: bool) -> list[Variant]:
         Variant("captured: planned arena", "captured"),
     ]
     if workload.kind == "c":
-        return [row for row in rows if row.regions is None]
+        return [row for row in rows if row.capture is None]
     rows += [Variant(f"{best}, no {name}", best, disable=(name,)) for name in fusions()]
     rows.append(Variant(f"{best}, no fusion", best, disable=fusions()))
     if captures:  # the host has rows of one level

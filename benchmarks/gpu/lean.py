@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
-from benchmarks.workloads import CACHE, FILLED, Shape, cache_values
+from benchmarks.workloads import CACHE, FILLED, Shape, Workload, cache_values, tokens_of
 
 __all__ = ["Lean", "LeanState", "read_tensors"]
 
@@ -140,6 +140,14 @@ class Lean:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             x = self._rest(x, mixed[0].transpose(0, 1).reshape(count, heads * width), weights)
         return F.linear(self._normed(x[-1:], self.norm), self.head)
+
+    def first(self, workload: Workload, state: LeanState) -> Tensor:
+        """The logits of a workload's first step."""
+        tokens = torch.from_numpy(tokens_of(workload, self.shape.vocabulary)).long().to(self.embedding.device)
+        if workload.kind == "p":
+            return self.prefill(tokens, state)
+        state.begin(tokens)
+        return self.decode(state)
 
     def _normed(self, x: Tensor, gain: Tensor) -> Tensor:
         return F.rms_norm(x, (self.shape.hidden,), gain, self.shape.epsilon)

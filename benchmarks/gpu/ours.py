@@ -19,12 +19,14 @@ from benchmarks.gpu.records import Record, logits_error, time_record, write_reco
 from benchmarks.steps import LoadedStep, WeightPool, open_benchmark_device, plan_workload
 from benchmarks.workloads import Shape, Workload
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.compiler import Model, open_model
+from ostinato.compiler import open_model
+from ostinato.frontend.model import Model
 from ostinato.ir.step import Region
 from ostinato.passes.pipeline import PipelineOptions
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
 from ostinato.runtime.program import Program
+from ostinato.runtime.regions import allocate_regions
 
 _REGIONS = ("arena", "io")
 
@@ -88,13 +90,16 @@ class Contender:
         used = Bytes(self._device)
         shape = None if workload.kind == "c" else self._shape
         begin = time.perf_counter()
-        step = LoadedStep(workload, program, self._device, pool.of(program), mode, shape=shape)
+        regions = allocate_regions(self._device, program.plan, pool.of(program))
+        placed = used.allocated
+        step = LoadedStep(workload, program, self._device, regions.shared, mode, shape=shape, regions=regions)
         outputs = step.outputs()
         record.first_s = time.perf_counter() - begin
         sizes = {kind: program.plan.size_of(Region(self._device.name, kind)) for kind in (*_REGIONS, "state")}
         record.planned_bytes = sum(sizes[kind] for kind in _REGIONS)
         if isinstance(self._device, HipDevice):
-            record.beyond_bytes = step.counted.peak if mode == "eager" else used.allocated - sizes["state"]
+            record.beyond_bytes = step.counted.peak if mode == "eager" else placed - sizes["state"]
+            record.table_bytes = used.allocated - placed
             record.driver_bytes = used.driver
         if workload.kind != "c":
             logits_error(self._out, record, workload, outputs["logits"])

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.timing import Timed, burst, count_for, median
 from benchmarks.workloads import Workload
 
-__all__ = ["GATE", "EXACT", "Record", "exact_path", "logits_error", "time_record", "write_record"]
+__all__ = ["EXACT", "GATE", "Record", "exact_path", "logits_error", "read_records", "time_record", "write_record"]
 
 GATE = 0.1
 """Largest root of the mean squared error of logits, over their standard deviation. In bf16 contenders have some hundredths, a wrong model more than one."""
@@ -30,7 +30,8 @@ class Record:
     `ms`: a step among many in a row, `waiting_ms`: each waited for; medians. `first_s`: the first step with all that it needs, compilation among it.
     `capture_ms` and `instantiate_ms` of a graph; where the library does not tell them apart the former is both. `examine_ms`: proving the graph.
     `launches`: kernels, vendor's products, copies and fills of a step; `submissions`: what the host hands to the driver. `beyond_bytes`: device memory beyond
-    weights and state, `pool_bytes`: what a graph's own pool holds, `driver_bytes`: what the driver took besides. `error`: of the logits, as `GATE` has it.
+    weights and state, as counted, `planned_bytes`: the same as the plan has it; `table_bytes`: what loading the steps took (status words, inputs of an eager
+    run); `pool_bytes`: what a graph's own pool holds, `driver_bytes`: what the driver took besides. `error`: of the logits, as `GATE` has it.
     """
 
     model: str
@@ -50,8 +51,9 @@ class Record:
     dependencies: int = -1
     beyond_bytes: int = -1
     pool_bytes: int = -1
-    driver_bytes: int = -1
     planned_bytes: int = -1
+    table_bytes: int = -1
+    driver_bytes: int = -1
     error: float = -1
     same_tokens: bool | None = None
     detail: str = ""
@@ -66,6 +68,18 @@ def write_record(record: Record, path: Path) -> None:
         os.fsync(file.fileno())
     shown = {name: value for name, value in asdict(record).items() if value not in (-1, "", None)}
     print(json.dumps(shown), flush=True)
+
+
+def read_records(out: Path) -> list[Record]:
+    """Of each contender, model and workload the last line, those that ran before those that say why not."""
+    path = out / "records.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found: dict[tuple[str, str, str], Record] = {}
+    for record in (Record(**json.loads(line)) for line in lines):
+        key = (record.model, record.contender, record.workload)
+        if key not in found or record.ms > 0 or found[key].ms < 0:
+            found[key] = record
+    return list(found.values())
 
 
 def exact_path(folder: Path, model: str, workload: Workload) -> Path:
@@ -83,7 +97,9 @@ def logits_error(folder: Path, record: Record, workload: Workload, logits: np.nd
     record.error = float(np.sqrt(np.mean((found - exact) ** 2)) / exact.std())
     record.same_tokens = bool(np.array_equal(found.argmax(-1), exact.argmax(-1)))
     if not record.error <= GATE:
-        raise ValueError(f"logits are off by {record.error:.3g} standard deviations, at most {GATE} are let pass: nothing timed")
+        raise ValueError(
+            f"logits are off by {record.error:.3g} standard deviations, at most {GATE} are let pass: nothing timed"
+        )
 
 
 def time_record(record: Record, timed: Timed) -> None:

@@ -122,10 +122,10 @@ class HipDevice:
         self._status(found)
         return found
 
-    def order(self, first: object, then: object) -> None:
-        """What is submitted to `then` from now on runs after what `first` has now; None is the default stream. Nothing waits here."""
+    def order(self, first: int, then: object) -> None:
+        """What is submitted to `then` (None: the default stream) from now on runs after what the stream with the handle `first` has now. Nothing waits here."""
         event = _native.Event(self.native, timing=False)
-        event.record(native_stream(first, self.native))
+        event.record(_native.Stream.external(self.native, first) if first else None)
         event.wait(native_stream(then, self.native))
 
     def make_table(self, steps: Sequence[HipStep], stream: object = None) -> HipTable:

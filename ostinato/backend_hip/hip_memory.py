@@ -6,6 +6,7 @@ the order of a stream.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import NoReturn
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.packing import bytes_of
-from ostinato.ir.errors import BackendError, BoundsError, ConfigError, LifecycleError
+from ostinato.ir.errors import BackendError, BoundsError, ConfigError, LifecycleError, OstinatoError
 from ostinato.ir.types import Array
 
 __all__ = ["HipBuffer", "HipRing", "HipWindow", "PinnedBytes", "native_stream"]
@@ -61,7 +62,7 @@ class HipBuffer:
         self._device = device
         self.address = device.allocate(max(nbytes, 1))  # an address also for no bytes: kernels take null for absent
         self.nbytes = nbytes
-        self._release = weakref.finalize(self, device.free, self.address)
+        self._release = weakref.finalize(self, _give_back, device, self.address)
         self._release.atexit = False
         if self.address % alignment:
             raise BackendError(
@@ -185,6 +186,12 @@ class HipRing:
     def view(self, slot: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """An array over a slot. Raises `BoundsError` outside of the ring."""
         return self._memory.view(dtype, shape, slot * self._size)
+
+
+def _give_back(device: _native.GpuDevice, address: int) -> None:
+    """Frees, where that can be done: not of a device that is lost, and not in the child of a fork."""
+    with contextlib.suppress(OstinatoError):
+        device.free(address)
 
 
 def _size(kind: np.dtype[np.generic], shape: tuple[int, ...]) -> int:

@@ -170,7 +170,7 @@ class VendorChoices:
         raise BackendError(
             f"the vendor has no algorithm for {params}: {'; '.join(refused) or 'it proposes none'}",
             node=node,
-            hint='run the operator by our own kernels: levels={"linear": "tuned", "matmul": "readable"}',
+            hint=f'levels={{"{node or "linear"}": "hip"}} runs it by a kernel of our own',
         )
 
     def _proposed(

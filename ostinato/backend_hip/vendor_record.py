@@ -55,6 +55,8 @@ class VendorRecord:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = (default_folder() if folder is None else folder) / _FILE
+        self._read = Lines({})
+        self._end = 0
 
     @contextmanager
     def locked(self) -> Iterator[str]:
@@ -72,15 +74,23 @@ class VendorRecord:
             lock.release()
 
     def read(self) -> Lines:
+        """What the file says now; only what was added since the last call is read."""
         try:
-            lines = [line for line in self.path.read_bytes().splitlines() if line.strip()]
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._end:  # deleted, or another file
+                    self._read, self._end = Lines({}), 0
+                file.seek(self._end)
+                added = file.read()
         except (FileNotFoundError, NotADirectoryError):
-            return Lines({})
+            self._read, self._end = Lines({}), 0
+            return self._read
         except OSError as error:
             return Lines({}, trouble=str(error))
-        found = [_record(line) for line in lines]
-        records = {record_key(record): record for record in found if record is not None}
-        return Lines(records, damaged=sum(record is None for record in found), lines=len(lines))
+        lines, old = [_record(line) for line in added.splitlines() if line.strip()], self._read
+        records = {**old.records, **{record_key(record): record for record in lines if record is not None}}
+        self._read = Lines(records, old.damaged + sum(record is None for record in lines), old.lines + len(lines))
+        self._end += len(added)
+        return self._read
 
     def append(self, record: Record) -> str:
         """Adds a line; returns why that cannot be, empty where it was done."""

@@ -36,6 +36,9 @@ class UnfuseProducts:
     optional: ClassVar[bool] = True
 
     def apply(self, graph: Graph, target: Target) -> Graph:
+        highest = max((row.level for row in target.rows_for("linear")), default=Level.REFERENCE)
+        if all(row.level >= highest for op in _FUSED for row in target.rows_for(op)):
+            return graph  # nothing to gain on such a target
         candidates = Candidates(target, self.choice)
         names = Names(graph)
         nodes: list[Node] = []
@@ -80,7 +83,8 @@ class _Parts:
         return self.types[self.whole.operands[0] or ""]
 
     def _sliceable(self, least: int) -> bool:
-        return least > 0 and not self.types[self.whole.operands[1] or ""].dtype.is_block
+        weight = self.types[self.whole.operands[1] or ""]
+        return least > 0 and not weight.dtype.is_block and not weight.is_packed
 
     def _linear(self, start: int, rows: int, value: Value, dtype: str) -> None:
         """The product by some rows of the weight (and of the bias)."""

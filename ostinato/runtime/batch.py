@@ -15,7 +15,7 @@ from ostinato.ir.errors import CapacityError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 
-__all__ = ["LENGTH_INPUT", "Piece", "pack", "schedule"]
+__all__ = ["LENGTH_INPUT", "Piece", "pack", "schedule", "tokens_of"]
 
 LENGTH_INPUT = "rotary_length"
 """An entry with this input has keys that depend on the length of the whole row: they are of no use to a longer prompt."""
@@ -38,6 +38,11 @@ class Piece:
     def __post_init__(self) -> None:
         if self.total == 0:
             object.__setattr__(self, "total", self.start + len(self.tokens))
+
+
+def tokens_of(plan: EntryPlan) -> int:
+    """Tokens of a step of a packed entry: one a row where it has no dimension of its own for them."""
+    return plan.dims.get("N", plan.dims["R"])
 
 
 def schedule(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:

@@ -320,8 +320,8 @@ class OrderedDevice(Device, Protocol):
         """A stream that somebody else made and keeps; None for the handle of the default one."""
         ...
 
-    def order(self, first: DeviceStream | None, then: DeviceStream | None) -> None:
-        """What is submitted to `then` from now on runs after what `first` has now; None is the default order."""
+    def order(self, first: int, then: DeviceStream | None) -> None:
+        """What is submitted to `then` from now on runs after what the stream with the handle `first` has now; 0 and None are the default order."""
         ...
 
     def finish(self, stream: DeviceStream | None = None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ostinato.ir.errors import CapacityError, LifecycleError
 from ostinato.ir.types import Array, TensorType
 from ostinato.planner.plan import Binding, EntryPlan
-from ostinato.runtime.batch import Piece, pack, schedule
+from ostinato.runtime.batch import Piece, pack, schedule, tokens_of
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
@@ -103,8 +103,8 @@ class TextExecutable(Executable):
         fitting = [e for name, e in self.entries.items() if e.dims["R"] >= rows and name.startswith(prefix)]
         if not fitting:
             raise CapacityError(f"{rows} rows, the largest bucket has {self.rows}", hint="compile with a larger B")
-        holding = [e for e in fitting if _tokens(e) >= tokens]
-        return min(holding, key=lambda e: (_tokens(e), e.dims["R"])) if holding else max(fitting, key=_tokens)
+        holding = [e for e in fitting if tokens_of(e) >= tokens]
+        return min(holding, key=lambda e: (tokens_of(e), e.dims["R"])) if holding else max(fitting, key=tokens_of)
 
     def __call__(self, input_ids: Any, lengths: Sequence[int] | Array | None = None) -> dict[str, Any]:
         """Logits of whole sequences from an empty cache.
@@ -134,7 +134,7 @@ class TextExecutable(Executable):
                     f"{self.free_rows.held} cache rows belong to unfinished generations",
                     hint="finish or close() them first",
                 )
-            self._forward(plan, schedule(pieces, plan.dims["N"]), table, result)
+            self._forward(plan, schedule(pieces, tokens_of(plan)), table, result)
         return {"logits": convert(result)}
 
     def _forward(self, plan: EntryPlan, steps: Sequence[Sequence[Piece]], table: Array, result: Array) -> None:
@@ -153,8 +153,3 @@ class TextExecutable(Executable):
                         offset : offset + len(piece.tokens)
                     ]
                     offset += len(piece.tokens)
-
-
-def _tokens(entry: EntryPlan) -> int:
-    """Tokens of a step: one a row where the entry has no dimension of its own for them."""
-    return entry.dims.get("N", entry.dims["R"])

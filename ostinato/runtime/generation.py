@@ -21,7 +21,7 @@ import numpy as np
 
 from ostinato.ir.errors import LifecycleError, OstinatoError
 from ostinato.ir.types import Array
-from ostinato.runtime.batch import LENGTH_INPUT, Piece, pack, schedule
+from ostinato.runtime.batch import LENGTH_INPUT, Piece, pack, schedule, tokens_of
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.replays import Replays
 from ostinato.runtime.request import Request, TokenEvent, make_request
@@ -150,7 +150,7 @@ class Batch:
             for request in fresh
         ]
         plan = self._executable.bucket(sum(len(piece.tokens) for piece in pieces), len(pieces), "prefill")
-        for step in schedule(pieces, plan.dims["N"]):
+        for step in schedule(pieces, tokens_of(plan)):
             yield from self._step(plan.name, step)
 
     def _decode(self) -> Iterator[TokenEvent]:

@@ -19,7 +19,7 @@ from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError,
 from ostinato.ir.types import DType
 from ostinato.runtime.forms import Form, Memory, Order, Shape, misalignment, natural_strides, reach, settled_strides
 
-__all__ = ["GPU_KINDS", "MANAGED", "PINNED_KINDS", "of_cuda_interface", "of_gpu_capsule"]
+__all__ = ["GPU_KINDS", "MANAGED", "PINNED_KINDS", "cuda_interface", "of_cuda_interface", "of_gpu_capsule"]
 
 _CUDA, _ROCM = 2, 10
 GPU_KINDS = frozenset({_CUDA, _ROCM})
@@ -148,6 +148,21 @@ def of_cuda_interface(value: Any, node: str | None, order: Order | None) -> Memo
         if producer != order.handle:
             order.follow(producer)
     return _memory(int(address or 0), shape, strides, dtype, not read_only, value, order.device, order.handle, node)
+
+
+def cuda_interface(memory: Memory) -> dict[str, Any]:
+    """`__cuda_array_interface__` of a tensor on a GPU, whose elements have a name in numpy."""
+    form, kind = memory.form, memory.form.dtype.numpy
+    gaps = None if form.is_contiguous else tuple(stride * kind.itemsize for stride in form.strides or ())
+    stream = _LEGACY if memory.stream == 0 else memory.stream
+    return {
+        "version": 3,
+        "shape": form.shape,
+        "typestr": kind.str,
+        "data": (memory.address, not form.writable),
+        "strides": gaps,
+        "stream": stream,
+    }
 
 
 def _memory(

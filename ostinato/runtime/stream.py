@@ -6,11 +6,11 @@ when it returns; what an operator finds in device memory that it cannot use (an 
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError, LifecycleError
-from ostinato.runtime.device import DeviceStream, OrderedDevice
+from ostinato.runtime.device import OrderedDevice
 from ostinato.runtime.forms import CPU_MEMORY
 from ostinato.runtime.opened import OPENED, memory_name
 
@@ -28,7 +28,7 @@ class Stream:
     __slots__ = ("__weakref__", "_on", "device", "native")
 
     device: str
-    native: DeviceStream | None
+    native: Any
     """The stream as `ostinato.hip` takes it; None for the default stream of a GPU, and on the CPU."""
 
     def __init__(self, device: str = CPU_MEMORY, *, non_blocking: bool = False) -> None:
@@ -57,7 +57,7 @@ class Stream:
     @property
     def handle(self) -> int:
         """The stream as its driver knows it. 0 is a device's default stream, and a stream of the CPU."""
-        return 0 if self.native is None else self.native.handle
+        return 0 if self.native is None else int(self.native.handle)
 
     def synchronize(self) -> None:
         """Returns when all work of the stream is done; at once for a CPU stream, which is synchronous.
@@ -74,12 +74,12 @@ class Stream:
         Raises `ConfigError` for a stream of another device.
         """
         check_stream(other, self.device, "Stream.wait")
-        if self._on is not None:
-            self._on.order(other.native, self.native)
+        self.follow(other.handle)
 
     def follow(self, handle: int) -> None:
         """As `wait`, for a stream that somebody else made and keeps."""
-        self.wait(Stream.external(self.device, handle))
+        if self._on is not None:
+            self._on.order(handle, self.native)
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError("a stream can be neither copied nor pickled", hint="hand over the one there is")

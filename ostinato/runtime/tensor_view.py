@@ -31,6 +31,7 @@ from ostinato.ir.errors import (
 from ostinato.ir.types import MAX_ELEMENTS, PACKED_LAYOUTS, Array, DType, TensorType
 from ostinato.runtime.arrays import CPU, as_bfloat, memory_of
 from ostinato.runtime.forms import CPU_MEMORY, Form, Memory, misalignment, natural_strides, reach, settled_strides
+from ostinato.runtime.gpu_arrays import cuda_interface
 from ostinato.runtime.opened import memory_name
 from ostinato.runtime.stream import Stream
 
@@ -320,13 +321,27 @@ class TensorView:
             raise AttributeError(f"__array_interface__ has no name for {self.type}")
         return self.numpy().__array_interface__
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        # the attribute is there exactly where it says something: memory of a GPU, of a dtype that numpy has a name for
+        if self.device == CPU_MEMORY or self.strides is None or self.dtype.is_block or self.dtype is DType.BF16:
+            raise AttributeError(f"__cuda_array_interface__ has no name for {self!r}")
+        return cuda_interface(self.memory)
+
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule for `from_dlpack` of any library."""
+        """A DLPack capsule for `from_dlpack` of any library. Raises `InputError` for memory of a GPU, which is exported by `__cuda_array_interface__`."""
+        if self.device != CPU_MEMORY:
+            raise InputError(
+                f"{self.type} on {self.device} is exported by __cuda_array_interface__ alone",
+                hint='torch.as_tensor(view, device="cuda:0"), cupy.asarray(view); bf16 as reinterpret("u8", ...)',
+            )
         if self.dtype is DType.BF16:
             return as_bfloat(self.numpy().view(np.uint16).__dlpack__(**options))
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device != CPU_MEMORY:
+            raise InputError(f"{self.type} on {self.device} is exported by __cuda_array_interface__ alone")
         return CPU
 
     def __reduce__(self) -> NoReturn:

@@ -95,7 +95,7 @@ COMMANDS = (
         "Check",
         "ostinato.tools.doctor",
         "doctor_command",
-        "What was found on this machine, what is missing, and how to mend it.",
+        "What was found on this machine, what is missing, and how to mend it; with --conformance, whether a device does what it should.",
     ),
     Command(
         "plan",

@@ -15,7 +15,7 @@ import numpy as np
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
-from ostinato.runtime.batch import Piece, pack, schedule
+from ostinato.runtime.batch import Piece, pack, schedule, tokens_of
 from ostinato.runtime.encode import EmbedExecutable, pack_texts
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
@@ -76,7 +76,7 @@ def _steps(executable: TextExecutable, pieces: list[Piece]) -> list[WorkStep]:
     plan = executable.bucket(sum(len(piece.tokens) for piece in pieces), len(pieces))
     table = executable.block_table()
     steps = []
-    for chunk in schedule(pieces, plan.dims["N"]):
+    for chunk in schedule(pieces, tokens_of(plan)):
         inputs, wanted = pack(plan, chunk, table)
         valid = len(wanted) if executable.logits == "last" else sum(len(piece.tokens) for piece in chunk)
         steps.append(WorkStep(plan.name, {**inputs, **sampling_inputs(plan, ())}, "logits", valid))

@@ -71,7 +71,11 @@ class Memory:
 
 def run_plan(program: ProgramPlan, graph: Graph, wave: int, values: dict[str, Array]) -> dict[str, Array]:
     """Outputs and states after the steps ran one after the other."""
-    entry, memory, status = program.entries["step"], Memory(program, graph, values), np.zeros(STATUS_BYTES // 4, np.uint32)
+    entry, memory, status = (
+        program.entries["step"],
+        Memory(program, graph, values),
+        np.zeros(STATUS_BYTES // 4, np.uint32),
+    )
     launched = [(step, step.launch) for step in entry.steps if step.launch is not None]
     made = compiled(modules(instance_of(s.kernel, len(s.operands), s.params, launch) for s, launch in launched), wave)
     for number, step in enumerate(entry.steps):

@@ -77,8 +77,9 @@ class Captured:
         node = replace(self.nodes[index], **changes)  # type: ignore[arg-type]
         return replace(self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]))
 
-    def with_argument(self, node: int, index: int, value: int | bytes) -> Captured:
+    def with_argument(self, node: int, index: int, value: object) -> Captured:
         found = self.nodes[node]
+        assert isinstance(value, int | bytes)
         data = value if isinstance(value, bytes) else value.to_bytes(len((found.arguments or ())[index]), "little")
         changed = found.with_argument(index, data)
         return replace(self, nodes=(*self.nodes[:node], changed, *self.nodes[node + 1 :]))

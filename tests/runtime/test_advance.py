@@ -135,3 +135,13 @@ def test_a_row_without_a_token_or_at_the_end_of_the_context_stays(tiny_model: os
         assert not np.array_equal(after[name][2], inputs[name][2]), name
     again = ready.run(decode_of(ready), after, ("token",))["token"]
     assert again[:2].tolist() == first[:2].tolist()
+
+
+def test_a_forward_call_may_take_the_decode_entry(tiny_model: ost.Model) -> None:
+    """It holds as many tokens as rows, of any rows: their logits are right, and what it makes of its inputs nobody reads."""
+    ready = executable(tiny_model)
+    rows = [[5, 6, 7], [9]]
+    assert ready.bucket(4, 2).name == decode_of(ready)
+    expected = ost.compile(tiny_model, buckets={"B": [2], "T": [4]}, context=CONTEXT, threads=1)(rows)["logits"]
+    for _ in range(2):
+        np.testing.assert_allclose(ready(rows)["logits"], expected, rtol=1e-5, atol=1e-6)

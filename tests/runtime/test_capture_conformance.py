@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.step import Launch, Region, StepKind
 from ostinato.runtime.conformance import PlacedMemory, TableFacts
-from tests.runtime.capture_plans import BASES, DEVICE, STATUS, Captured, Recorded, at, chain, reads, small_plan, writes
+from tests.runtime.capture_plans import (
+    BASES,
+    DEVICE,
+    STATUS,
+    Captured,
+    Recorded,
+    at,
+    chain,
+    random_plan,
+    reads,
+    small_plan,
+    writes,
+)
 
 GOOD = small_plan()
 A, G1, G2, Z, B, COPY = range(6)
@@ -209,6 +222,45 @@ def test_all_findings_are_told_with_their_hints() -> None:
 def test_one_node_too_many_does_not_blur_what_else_is_wrong() -> None:
     report = inserted(GOOD, 3, GOOD.nodes[A]).with_node(6, nbytes=16).with_node(5, grid=(1, 1, 1)).examine()
     assert [(finding.rule, finding.node) for finding in report.findings] == [(2, None), (4, 5), (9, 6)]
+
+
+def test_no_bit_of_a_graph_may_be_another(rng: np.random.Generator) -> None:
+    """Of random plans: any bit of any argument, address, size, value or shape of our own nodes."""
+    for _ in range(300):
+        good = random_plan(rng, int(rng.integers(1, 6)))
+        good.examine().check()
+        index = int(rng.integers(len(good.nodes)))
+        node = good.nodes[index]
+        if node.type == "kernel" and node.arguments is not None:
+            number = int(rng.integers(-3, len(node.arguments)))
+            if number < 0:
+                field = ("grid", "block", "shared_bytes")[number]
+                wrong = good.with_node(index, **{field: flipped(getattr(node, field), rng)})
+            else:
+                wrong = good.with_argument(index, number, flipped(node.arguments[number], rng))
+        elif node.type == "fill":
+            field = ("to", "nbytes", "value")[rng.integers(3)]
+            wrong = good.with_node(index, **{field: flipped(getattr(node, field), rng)})
+        else:
+            wrong = good.with_node(index, function=good.facts.functions[0] or 0x7000, type="free")
+        findings = wrong.examine().findings
+        assert findings
+        assert {finding.node for finding in findings} <= {index, None}
+
+
+def flipped(value: object, rng: np.random.Generator) -> object:
+    """The same with one bit the other way."""
+    match value:
+        case bytes():
+            data = bytearray(value)
+            data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+            return bytes(data)
+        case int():
+            return value ^ 1 << int(rng.integers(32))
+        case tuple():
+            place = int(rng.integers(len(value)))
+            return (*value[:place], flipped(value[place], rng), *value[place + 1 :])
+    raise AssertionError(value)
 
 
 # the vendor's nodes

@@ -52,7 +52,6 @@ def test_doctor(ostinato: Run) -> None:
     assert Path(report.package_path) == Path(cli.__file__).resolve().parents[1]
     text = ostinato("doctor").out
     assert report.package_path in text.replace("\n", "")
-    assert "not yet available" in text
     assert report.gemm_record.path.endswith("vendor_choices.jsonl")
     assert [gpu.platform for gpu in report.gpus] == ["amd", "nvidia"]
     for gpu in report.gpus:

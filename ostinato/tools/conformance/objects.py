@@ -108,7 +108,8 @@ def _pool(device: HipDevice) -> str:
     native.hand_off()
     kept = native.pool_enabled
     native.pool_enabled = True
-    size = 40_961  # a size that nobody else has
+    native.trim_pool()
+    size = 40_961
     before = native.counters
 
     def twice() -> None:

@@ -6,6 +6,7 @@ A row that fails is a verdict and no error: the others run on, unless the device
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,11 +54,7 @@ def run_rows(
     """The verdict on each row, of the operators `ops` (None: all). `ways` limits how many ways of laying out each sample are tried (None: all)."""
     rows = [row for row in rows_of(device) if ops is None or row.op in ops]
     own = set(device.target.rows)
-    asked = {
-        row.identity: list(_asked(row, np.random.default_rng((seed, number)), ways))
-        for number, row in enumerate(rows)
-        if row in own
-    }
+    asked = {row.identity: list(_asked(row, _random(seed, row, "shapes"), ways)) for row in rows if row in own}
     advance(0, len(rows), "compiling kernels")
     _load(device, [call for found in asked.values() for one in found for call in one.ways])
     lost = ""
@@ -68,9 +65,14 @@ def run_rows(
         elif lost:
             found = _verdict(row, "not run", reason=f"the device was lost: {lost}")
         else:
-            found = _run(row, asked[row.identity], DeviceMachine(device), np.random.default_rng((seed, number, 1)))
+            found = _run(row, asked[row.identity], DeviceMachine(device), _random(seed, row, "values"))
             lost = _lost(device) if found.verdict == "failed" else ""
         yield found
+
+
+def _random(seed: int, row: Impl, what: str) -> np.random.Generator:
+    """Numbers that depend on the row and not on which others are run."""
+    return np.random.default_rng((seed, zlib.crc32(f"{row.identity} {what}".encode())))
 
 
 def _asked(row: Impl, rng: np.random.Generator, ways: int | None) -> Iterator[_Asked]:
@@ -105,12 +107,13 @@ def _load(device: Device, found: Sequence[Call]) -> None:
 
 def _run(row: Impl, asked: Sequence[_Asked], machine: DeviceMachine, rng: np.random.Generator) -> RowVerdict:
     ran = refused = 0
-    reason = ""
+    refusals: list[str] = []
+    off: list[str] = []
     worst: tuple[Worst, Call] | None = None
     for one in asked:
-        if one.refused is not None or not one.ways:
+        if not one.ways:
             refused += 1
-            reason = reason or one.refused or "no way of laying the sample out"
+            refusals.append(one.refused or "no way of laying the sample out")
             continue
         arrays = arrays_of(OP[row.op], one.sample, rng)
         for call in one.ways:
@@ -123,16 +126,20 @@ def _run(row: Impl, asked: Sequence[_Asked], machine: DeviceMachine, rng: np.ran
             try:
                 found = check(call, [machine], arrays, expected)
             except Mismatch as error:
-                verdict = "outside tolerance" if error.worst is not None else "failed"
-                value = None if error.worst is None else _value(error.worst, call)
-                return _verdict(row, verdict, ran, refused, value, f"{error}; {call}")
+                if error.worst is None:
+                    return _verdict(row, "failed", ran, refused, None, f"{error}; {call}")
+                found = error.worst
+                off.append(f"{error}; {call}")
             except OstinatoError as error:
                 return _verdict(row, "failed", ran, refused, None, f"[{error.code}] {error}; {call}")
             if found is not None and (worst is None or found.used > worst[0].used):
                 worst = found, call
+    value = None if worst is None else _value(*worst)
+    if off:
+        return _verdict(row, "outside tolerance", ran, refused, value, f"{len(off)} of {ran} calls, first: {off[0]}")
     if not ran:
-        return _verdict(row, "not accepted", refused=refused, reason=reason or "the operator has no sample")
-    return _verdict(row, "pass", ran, refused, None if worst is None else _value(*worst))
+        return _verdict(row, "not accepted", 0, refused, None, refusals[0] if refusals else "it has no sample")
+    return _verdict(row, "pass", ran, refused, value)
 
 
 def _expected(call: Call, sample: Sample, arrays: list[Array | None]) -> list[Array] | None:

@@ -10,15 +10,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip import open as opening
+from ostinato.backend_hip.code_cache import CodeCache
+from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.emulator.machine import EmulatedGpu, emulated_gpu
+from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_choices import VendorChoices
 from ostinato.ir.errors import LifecycleError, OstinatoError
+from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import DType
+from ostinato.runtime.device import ResolvedStep
 from tests.backend_hip.gpu.machine import CACHE, Memory, kernels
 from tests.backend_hip.gpu.tables import add, fill, table_kernels
 
@@ -95,6 +103,51 @@ def fork() -> None:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+def _program(machine: EmulatedGpu) -> dict[str, Any]:
+    """A device with one of everything, in use."""
+    gpu = HipDevice(machine.gpu.device(0), cache=CodeCache(CACHE / "code"), host=HostDevice(threads=1))
+    buffer, stream = gpu.allocate(256), gpu.open_stream()
+    place, shape = (buffer.address, 256), Launch((1, 1, 1), (256, 1, 1))
+    kernel, operands = "elementwise/elementwise:add<f32>", (place, place, (0, 0), place)
+    table = gpu.make_table([ResolvedStep("n", StepKind.LAUNCH, kernel, operands, (1, 64), launch=shape)], stream)
+    found = {"gpu": gpu, "buffer": buffer, "stream": stream, "table": table, "graph": table.capture()}
+    return {**found, "window": buffer.window(stream)}
+
+
+def exit_with_live_device(*first: str) -> None:
+    """A device, its table, graph and pinned memory are alive when the interpreter ends; `first` are dropped last."""
+    machine, _, _ = _opened()
+    program = _program(machine)
+    program["window"].upload(0, 256)
+    program["table"].enqueue()
+    program["graph"].enqueue()
+    globals()["kept"] = [program.pop(name) for name in first] + list(program.values())
+    print(len(globals()["kept"]))
+
+
+def fork_with_a_device() -> None:
+    """The child is told by whatever it uses."""
+    machine, _, _ = _opened()
+    program = _program(machine)
+    uses: tuple[Callable[[], object], ...] = (
+        program["table"].enqueue,
+        program["table"].finish,
+        program["graph"].enqueue,
+        lambda: program["gpu"].allocate(64),
+        lambda: program["buffer"].read(np.uint8, (1,)),
+    )
+    child = os.fork()
+    if child == 0:
+        answers = 0
+        for use in uses:
+            try:
+                use()
+            except LifecycleError as error:
+                answers += "forked" in str(error)
+        os._exit(answers)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
 def open_folder(platform: str, folder: str) -> None:
     """What is said of the libraries of one folder alone."""
     gpu = _native.open_gpu(platform, [folder] if folder else [], sealed=True)
@@ -120,6 +173,21 @@ def compile_with_nvrtc(folder: str, architecture: str) -> None:
     gpu = _native.open_gpu("nvidia", [folder], sealed=True)
     source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
     print(gpu.compile(source, "twice.cu", [f"--gpu-architecture={architecture}"])[1:4].decode())
+
+
+def open_without_libraries() -> None:
+    """What is said on a machine whose libraries lie nowhere."""
+    found = _native.open_gpu
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_native, "open_gpu", lambda platform, folders: found(platform, [], True))
+        _open_first()
+
+
+def _open_first() -> None:
+    try:
+        opening.open_hip()
+    except OstinatoError as error:
+        print(type(error).__name__, error)
 
 
 def open_twice(folder: str) -> None:

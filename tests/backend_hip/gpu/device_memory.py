@@ -36,6 +36,12 @@ class OnDevice:
 
     def __init__(self, device: HipDevice) -> None:
         self.device = device
+        self._before = device.launches
+
+    @property
+    def launches(self) -> int:
+        """Kernels since this was made."""
+        return ops.launches(self.name) - self._before
 
     @property
     def name(self) -> str:
