@@ -23,10 +23,11 @@ class Timed:
 
 
 def burst(timed: Timed, count: int, *, waiting: bool = False, clock: Clock = time.perf_counter) -> float:
-    """Milliseconds a step of `count` steps in a row, waited for at their end, or with `waiting` after each."""
-    timed.reset()
-    timed.step()
-    timed.wait()
+    """Milliseconds a step of `count` steps in a row, waited for at their end, or with `waiting` after each; of several, one more comes before them."""
+    if count > 1:
+        timed.reset()
+        timed.step()
+        timed.wait()
     timed.reset()
     timed.wait()
     begin = clock()

@@ -28,10 +28,12 @@ class Record:
     """Times in milliseconds but for `first_s`; -1 and "" for what a contender does not have.
 
     `ms`: a step among many in a row, `waiting_ms`: each waited for; medians. `first_s`: the first step with all that it needs, compilation among it.
-    `capture_ms` and `instantiate_ms` of a graph; where the library does not tell them apart the former is both. `examine_ms`: proving the graph.
-    `launches`: kernels, vendor's products, copies and fills of a step; `submissions`: what the host hands to the driver. `beyond_bytes`: device memory beyond
-    weights and state, as counted, `planned_bytes`: the same as the plan has it; `table_bytes`: what loading the steps took (status words, inputs of an eager
-    run); `pool_bytes`: what a graph's own pool holds, `driver_bytes`: what the driver took besides. `error`: of the logits, as `GATE` has it.
+    `capture_ms` and `instantiate_ms` of a graph; where the library does not tell them apart the former is both. `table_ms`: loading the table and proving the
+    graph, kernels being there. `launches`: kernels, vendor's products, copies and fills of a step; `submissions`: what the host hands to the driver.
+
+    Bytes of device memory: `beyond_bytes` beyond weights and state, as counted, `planned_bytes` the same as the plan has it; `table_bytes`: what loading the
+    steps took (status words, inputs of an eager run); `pool_bytes`: what a graph's own pool holds; `driver_bytes`: what the driver took besides. `error`: of
+    the logits, as `GATE` has it.
     """
 
     model: str
@@ -43,7 +45,7 @@ class Record:
     first_s: float = -1
     capture_ms: float = -1
     instantiate_ms: float = -1
-    examine_ms: float = -1
+    table_ms: float = -1
     first_replay_ms: float = -1
     launches: int = -1
     submissions: int = -1

@@ -17,7 +17,7 @@ BYTES_PER_SECOND, FLOPS_PER_SECOND = 4.256e12, 787.5e12
 
 _WHERE = ("model", "workload", "contender")
 _SPEED = ("ms", "waited for", "limit", "x limit", "first s", "launches", "submitted", "nodes", "edges", "error", "note")
-_COSTS = ("capture ms", "instantiate", "first replay", "steady", "break-even")
+_COSTS = ("table ms", "capture", "instantiate", "first replay", "steady", "break-even")
 _BYTES = ("bytes beyond", "planned", "of the table", "of the pool", "of the driver")
 _UNCAPTURED = {"ours captured": "ours planned", "lean graph": "lean eager", "torch graph": "torch eager"}
 
@@ -45,6 +45,7 @@ def show(records: Sequence[Record], shapes: Mapping[str, Shape]) -> None:
         if record.ms > 0:
             costs.add_row(
                 *where,
+                _number(record.table_ms, 2),
                 _number(record.capture_ms, 2),
                 _number(record.instantiate_ms, 2),
                 _number(record.first_replay_ms, 3),

@@ -180,6 +180,13 @@ class EntryPlan(_Frozen):
         return _sha256(self)
 
     @property
+    def carried(self) -> tuple[str, ...]:
+        """The inputs that steps update: a run leaves in them what the next one reads."""
+        writes = (operand.range for step in self.steps for operand in step.operands if operand and operand.writes)
+        written = [place for place in writes if place.region.kind == "io" and place.size]
+        return tuple(item.name for item in self.inputs if any(item.range.overlaps(place) for place in written))
+
+    @property
     def peak(self) -> str:
         """For people who run out of memory, a sentence for each arena: its bytes, and who lives at the peak with how many bytes, largest first."""
         return "; ".join(self._peak(stats) for stats in self.stats.arenas)

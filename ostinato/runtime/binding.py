@@ -17,6 +17,7 @@ import numpy as np
 from ostinato.ir.errors import (
     AddressChanged,
     CapacityError,
+    ConfigError,
     DTypeError,
     InputError,
     LayoutError,
@@ -29,8 +30,9 @@ from ostinato.runtime.captured import CapturedSteps, named_ranges
 from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
 from ostinato.runtime.loaded import LoadedSteps
+from ostinato.runtime.opened import memory_of_device
 from ostinato.runtime.regions import Regions
-from ostinato.runtime.tensor_view import TensorView
+from ostinato.runtime.tensor_view import TensorView, memory_for
 
 __all__ = ["BoundExecutable", "ExternalMemory"]
 
@@ -43,22 +45,29 @@ class ExternalMemory:
     owner: Any
     address: int
     nbytes: int
+    device: str
 
     @staticmethod
-    def of(name: str, owner: Any) -> ExternalMemory:
-        """Memory of anything that `TensorView.of` reads. Raises what that raises, and `LayoutError` unless contiguous."""
-        view = TensorView.of(owner, name)
-        if not view.is_contiguous:
+    def of(name: str, owner: Any, device: str) -> ExternalMemory:
+        """Memory of anything that `TensorView.of` reads.
+
+        Raises what `memory_for` raises, `ConfigError` for memory of another device, `LayoutError` unless contiguous.
+        """
+        found = memory_for(owner, name)
+        if found.device != device:
+            raise ConfigError(f"the buffer is on {found.device}, the executable runs on {device}", node=name)
+        form = found.form
+        if not form.is_contiguous:
             raise LayoutError(
-                f"strides {list(view.strides or ())} of shape {list(view.shape)} are not contiguous",
+                f"strides {list(form.strides or ())} of shape {list(form.shape)} are not contiguous",
                 node=name,
                 hint="bind a contiguous buffer",
             )
-        return ExternalMemory(name, owner, view.address, view.span)
+        return ExternalMemory(name, owner, found.address, found.span, device)
 
     def check(self) -> None:
         """Raises `AddressChanged` when the owner's memory moved or was resized."""
-        now = ExternalMemory.of(self.name, self.owner)
+        now = ExternalMemory.of(self.name, self.owner, self.device)
         if (now.address, now.nbytes) != (self.address, self.nbytes):
             raise AddressChanged(
                 f"bound at {self.address:#x} ({self.nbytes} bytes), now at {now.address:#x} ({now.nbytes} bytes)",
@@ -90,7 +99,10 @@ def as_array(name: str, owner: Any) -> Array:
 
 
 class BoundExecutable:
-    """An entry with bound buffers. Unbound inputs are written through `inputs` (views of planned memory), unbound outputs read through `outputs`."""
+    """An entry with bound buffers. Unbound inputs are written through `inputs` (views of planned memory), unbound outputs read through `outputs`.
+
+    Inputs that the entry carries from run to run hold after a run what the next one is to read, bound or not.
+    """
 
     def __init__(
         self,
@@ -105,6 +117,7 @@ class BoundExecutable:
         arena: Any | None,
     ) -> None:
         self._exclusive = exclusive
+        self._device = memory_of_device(device)
         self._memory: list[ExternalMemory] = []
         bound: list[tuple[ByteRange, int]] = []
         for kind, given, bindings in (("input", inputs, plan.inputs), ("output", outputs, plan.outputs)):
@@ -112,7 +125,8 @@ class BoundExecutable:
             for key, owner in given.items():
                 if key not in known:
                     raise InputError(f"no {kind} {key!r}", node=plan.name, hint=f"{kind}s: {', '.join(known)}")
-                memory = self._checked(known[key], owner, writable=kind == "output")
+                written = kind == "output" or key in plan.carried
+                memory = self._checked(known[key], owner, writable=written)
                 bound.append((known[key].range, memory.address))
         arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
         self._refuse_overlaps(regions)
@@ -130,6 +144,7 @@ class BoundExecutable:
             self._loaded.exchange.give()
             (self._captured or self._loaded.table).enqueue()
             self._loaded.exchange.take(self.outputs)
+            self._loaded.exchange.show_carried()
             self._loaded.table.finish()
 
     def capture(self) -> list[CaptureReport]:
@@ -154,15 +169,15 @@ class BoundExecutable:
         if view.dtype is not expected.dtype:
             raise DTypeError(f"expected {expected.dtype.value}, found {view.dtype.value}", node=binding.name)
         if writable and not view.writable:
-            raise LayoutError("an output needs writable memory", node=binding.name, hint="bind a writable buffer")
-        memory = ExternalMemory.of(binding.name, owner)
+            raise LayoutError("a run writes here: it needs writable memory", node=binding.name, hint="bind a writable buffer")
+        memory = ExternalMemory.of(binding.name, owner, self._device)
         self._memory.append(memory)
         return memory
 
     def _checked_arena(self, arena: Any | None, needed: int, alignment: int) -> int | None:
         if arena is None:
             return None
-        memory = ExternalMemory.of("arena", arena)
+        memory = ExternalMemory.of("arena", arena, self._device)
         if not TensorView.of(arena).writable:
             raise LayoutError("the arena needs writable memory", node="arena", hint="bind a writable buffer")
         if memory.nbytes < needed:
@@ -187,7 +202,10 @@ class BoundExecutable:
             "state": regions.state,
             "io": regions.io,
         }
-        taken = [ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes) for name, b in own.items()]
+        taken = [
+            ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes, self._device)
+            for name, b in own.items()
+        ]
         ordered = sorted([*self._memory, *taken], key=lambda memory: memory.address)
         for before, after in pairwise(ordered):
             if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:

@@ -53,8 +53,10 @@ class Homes:
     def __init__(self, program: ProgramPlan, entry: EntryPlan, memory: PlacedMemory) -> None:
         self._memory = memory
         self._names = {b.range: b.name for b in (*entry.inputs, *entry.outputs)}
-        fixed = (*program.weights, *program.state, *program.constants, *entry.inputs, *entry.outputs)
-        self._fixed = _by_region((slot.range, spelled((slot.name,))) for slot in fixed)
+        fixed = [(slot.range, slot.name) for slot in program.weights]
+        fixed += [(slot.range, slot.name) for slot in program.constants]
+        fixed += [(slot.range, slot.name) for slot in (*program.state, *entry.inputs, *entry.outputs)]
+        self._fixed = _by_region((place, spelled((name,))) for place, name in fixed)
         self._coming = sorted(entry.slots, key=lambda slot: slot.first, reverse=True)
         self._live: dict[Region, list[tuple[int, int, str]]] = {}
         self._going: list[tuple[int, int, Region, tuple[int, int, str]]] = []

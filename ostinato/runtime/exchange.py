@@ -26,6 +26,9 @@ class Exchange:
         self.inputs: Mapping[str, Array] = {name: regions.view(binding) for name, binding in given.items()}
         self.outputs: Mapping[str, Array] = {name: regions.view(binding) for name, binding in wanted.items()}
         self._wanted = {name: binding.range for name, binding in wanted.items()}
+        self._carried = {
+            name: (given[name].range.offset, given[name].range.end) for name in plan.carried if name in given
+        }
         others = [binding.range for binding in (*plan.inputs, *plan.outputs) if binding.name not in given]
         self._given = _together([binding.range for binding in given.values()], others)
 
@@ -33,6 +36,11 @@ class Exchange:
         """Submits the copies of all inputs to the device."""
         for first, stop in self._given:
             self.window.upload(first, stop)
+
+    def show_carried(self) -> None:
+        """Submits the copies back of inputs that steps update, so that the host sees them, and gives them again, as the device has them."""
+        for name in self._carried:
+            self.window.download(*self._carried[name])
 
     def take(self, outputs: Iterable[str]) -> dict[str, Array]:
         """Submits the copies of outputs back, and returns the arrays that hold them when the work so far has finished."""

@@ -93,8 +93,8 @@ class Executable:
         self._observer = observer
         self._runners: dict[str, Runner] = {}
         self._idle_replays: dict[tuple[str, tuple[str, ...]], list[Replays]] = {}
+        # how often inputs were given, and to which entry last: while the number stays, that entry can be replayed
         self.turn = 0
-        """How often inputs were given; while it stays, those in the memory of the entry that ran last are what that made of them."""
         self._given_to: str | None = None
         self._reference_state: dict[str, Array] = {}
         self._reference_weights = reference_weights or ReferenceWeights(program, device, shared)
@@ -162,7 +162,7 @@ class Executable:
         """
         with self.exclusive():
             name, times = self.entry(entry), integer(count, "count", low=0)
-            if not any(item.carried for item in self.program.graphs[name].inputs):
+            if not self.entries[name].carried:
                 raise ConfigError(
                     f"entry {name} does not make the inputs of its next step",
                     node=name,

@@ -6,9 +6,14 @@ Memory is called by its device: "cpu", "hip:0", "hip:1". A GPU of either vendor 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ostinato.ir.types import DType, TensorType
+import numpy.typing as npt
+
+from ostinato.ir.checks import integers, shown
+from ostinato.ir.errors import DTypeError, LayoutError
+from ostinato.ir.types import PACKED_LAYOUTS, DType, TensorType
 
 __all__ = [
     "CPU_MEMORY",
@@ -16,10 +21,13 @@ __all__ = [
     "Memory",
     "Order",
     "Shape",
+    "checked_strides",
+    "dtype_of",
     "misalignment",
     "natural_strides",
     "reach",
     "settled_strides",
+    "span_of",
 ]
 
 CPU_MEMORY = "cpu"
@@ -109,3 +117,50 @@ def reach(shape: Shape, strides: Shape) -> int:
 def misalignment(address: int, dtype: DType) -> int:
     """`Form.offset` of memory on a GPU. Blocks have none: no row asks how they lie."""
     return 0 if dtype.is_block else address % 16 // dtype.block_bytes
+
+
+def dtype_of(dtype: DType | npt.DTypeLike | None) -> DType:
+    """The dtype of that name, or of numpy's dtype. Raises `DTypeError` for one that is none."""
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        if isinstance(dtype, str):
+            return DType.parse(dtype)
+        if dtype is not None:  # numpy takes it for float64
+            return DType.of(dtype)
+        raise TypeError
+    except TypeError:
+        raise DTypeError(f"{shown(dtype)} is no dtype", hint='use a name such as "f32"') from None
+
+
+def span_of(form: Form) -> int:
+    """Bytes from the first element to the end of the last one."""
+    if form.strides is None or form.dtype.is_block:
+        return form.type.nbytes
+    return reach(form.shape, form.strides) * form.dtype.block_bytes
+
+
+def checked_strides(
+    shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: object
+) -> tuple[int, ...] | None:
+    """Strides as a view has them; None stands for the natural ones, and for those of a packed weight. Raises `LayoutError` for strides that no memory has."""
+    if layout is not None and not (isinstance(layout, str) and layout in PACKED_LAYOUTS):
+        raise LayoutError(
+            f"layout {shown(layout)} is no format of packed weights",
+            hint=f"leave it out, or use one of {', '.join(PACKED_LAYOUTS)}",
+        )
+    if strides is None:
+        return natural_strides(shape) if layout is None else None
+    if layout is not None:
+        raise LayoutError(f"a weight packed as {layout} has no strides", hint="leave strides or layout out")
+    given = integers(strides, "strides", error=LayoutError)
+    if len(given) != len(shape):
+        raise LayoutError(f"{len(given)} strides {list(given)} for {len(shape)} extents {list(shape)}")
+    if any(stride < 0 for stride in given):
+        raise LayoutError(
+            f"strides {list(given)} are negative", hint="memory is walked forwards; copy the data reversed"
+        )
+    settled = settled_strides(shape, given)
+    if dtype.is_block and settled != natural_strides(shape):
+        raise LayoutError(f"{dtype.value} is stored in dense blocks, found strides {list(given)}")
+    return settled

@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.ir.errors import CapacityError, ConfigError, LayoutError, LifecycleError
+from ostinato.ir.errors import CapacityError, ConfigError, LayoutError
 from ostinato.ir.opdef import OpDef
 from ostinato.runtime.arrays import memory_of
 from ostinato.runtime.forms import CPU_MEMORY, Memory
 from ostinato.runtime.operator_call import CallPlan
 from ostinato.runtime.stream import Stream
-from ostinato.runtime.tensor_view import TensorView
+from ostinato.runtime.tensor_view import TensorView, memory_for
 
 __all__ = [
     "NOTHING",
     "bytes_for",
     "device_of",
     "kernel_operand",
-    "memory_for",
     "refuse_other_orders",
     "refuse_overlaps",
     "workspace_for",
@@ -36,26 +35,14 @@ NOTHING = memory_of(np.zeros(64, np.uint8))._replace(span=0)
 """Memory of what has no bytes, and may have no address of its own, where a kernel asks for an address that it never reads."""
 
 
-def memory_for(value: Any, label: str, order: Stream | None) -> Memory:
-    if not isinstance(value, TensorView):
-        return memory_of(value, label, order)
-    memory = value.memory
-    if getattr(memory.owner, "freed", False) is True:
-        raise LifecycleError("the owner of the memory freed it", node=label, hint="make a view of memory that is there")
-    return memory
-
-
 def device_of(opdef: OpDef, memory: Sequence[Memory | None]) -> str:
     """Where all memory of a call is: operands, then outputs. Raises `ConfigError` naming two that are apart."""
-    found: tuple[str, str] | None = None
-    for place, item in enumerate(memory):
-        if item is None:
-            continue
-        if found is None:
-            found = (item.device, _name_of(opdef, place))
-        elif item.device != found[0]:
-            raise _apart(opdef.name, found[1], found[0], _name_of(opdef, place), item.device)
-    return CPU_MEMORY if found is None else found[0]
+    found = [item.device for item in memory if item is not None]
+    where = found[0] if found else CPU_MEMORY
+    if found.count(where) == len(found):
+        return where
+    named = [(_name_of(opdef, place), item.device) for place, item in enumerate(memory) if item is not None]
+    raise _apart(opdef.name, *named[0], *next(pair for pair in named if pair[1] != where))
 
 
 def _name_of(opdef: OpDef, place: int) -> str:

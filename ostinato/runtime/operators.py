@@ -35,13 +35,12 @@ from ostinato.runtime.operator_memory import (
     bytes_for,
     device_of,
     kernel_operand,
-    memory_for,
     refuse_other_orders,
     refuse_overlaps,
     workspace_for,
 )
 from ostinato.runtime.stream import Stream, check_stream
-from ostinato.runtime.tensor_view import TensorView
+from ostinato.runtime.tensor_view import TensorView, memory_for
 
 __all__ = ["OPERATOR_OPTIONS", "Operators"]
 
@@ -128,7 +127,8 @@ class Operators:
         plan = ready.plan
         memory.append(workspace_for(workspace, plan.workspace, where, order, name) if plan.workspace else NOTHING)
         refuse_overlaps(name, plan, memory, in_place)
-        refuse_other_orders(plan, memory, order, name)
+        if where != CPU_MEMORY:
+            refuse_other_orders(plan, memory, order, name)
         if not plan.empty:
             taken = tuple([kernel_operand(memory, place) for place in plan.places])
             ready.launch.run(taken) if order is None else ready.launch.run(taken, order.native)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.ir.checks import boolean, integer, integers, shown
+from ostinato.ir.checks import boolean, integer, integers
 from ostinato.ir.errors import (
     BoundsError,
     CapacityError,
@@ -28,14 +28,23 @@ from ostinato.ir.errors import (
     LifecycleError,
     ShapeError,
 )
-from ostinato.ir.types import MAX_ELEMENTS, PACKED_LAYOUTS, Array, DType, TensorType
+from ostinato.ir.types import MAX_ELEMENTS, Array, DType, TensorType
 from ostinato.runtime.arrays import CPU, as_bfloat, memory_of
-from ostinato.runtime.forms import CPU_MEMORY, Form, Memory, misalignment, natural_strides, reach, settled_strides
+from ostinato.runtime.forms import (
+    CPU_MEMORY,
+    Form,
+    Memory,
+    checked_strides,
+    dtype_of,
+    misalignment,
+    natural_strides,
+    span_of,
+)
 from ostinato.runtime.gpu_arrays import cuda_interface
 from ostinato.runtime.opened import memory_name
 from ostinato.runtime.stream import Stream
 
-__all__ = ["TensorView"]
+__all__ = ["TensorView", "memory_for"]
 
 _ADDRESSES = 2**64
 
@@ -93,7 +102,7 @@ class TensorView:
         size = integer(nbytes, "nbytes", low=0, error=InputError)
         extents = integers(shape, "shape", low=0, error=ShapeError)
         first = integer(offset, "offset", low=0, error=BoundsError)
-        kind, where = _dtype_of(dtype), memory_name(device)
+        kind, where = dtype_of(dtype), memory_name(device)
         if not start and size:
             raise InputError(f"a null pointer to {size} bytes", hint="pass the address of the first byte")
         if start + size > _ADDRESSES:
@@ -102,11 +111,11 @@ class TensorView:
             raise CapacityError(f"shape {list(extents)} has {count} elements, more than {MAX_ELEMENTS}")
         if first % kind.block_elements:
             raise LayoutError(f"offset {first} is inside of a block of {kind.block_elements} elements")
-        settled = _checked_strides(extents, strides, kind, layout)
+        settled = checked_strides(extents, strides, kind, layout)
         begin = kind.nbytes(first)
         phase = 0 if where == CPU_MEMORY else misalignment(start + begin, kind)
         form = Form(extents, settled, kind, layout, boolean(writable, "writable"), phase)
-        span = _span_of(form)
+        span = span_of(form)
         if begin + span > size:
             raise BoundsError(
                 f"{form.type} with strides {list(form.strides or ())} from element {first} on takes bytes "
@@ -255,7 +264,7 @@ class TensorView:
         """
         if self.strides is not None and not self.is_contiguous:
             raise LayoutError(f"strides {list(self.strides)} of shape {list(self.shape)} are not contiguous")
-        span, kind = self.span, _dtype_of(dtype)
+        span, kind = self.span, dtype_of(dtype)
         wanted = TensorType(integers(shape, "shape", low=0, error=ShapeError), kind)
         if wanted.nbytes != span:
             raise ShapeError(f"expected {span} bytes as in {self.type}, {wanted} has {wanted.nbytes}")
@@ -354,45 +363,14 @@ class TensorView:
         return f"<TensorView {self.type}{strided} at {self.address:#x}{where}{access}>"
 
 
-def _dtype_of(dtype: DType | npt.DTypeLike | None) -> DType:
-    if isinstance(dtype, DType):
-        return dtype
-    try:
-        if isinstance(dtype, str):
-            return DType.parse(dtype)
-        if dtype is not None:  # numpy takes it for float64
-            return DType.of(dtype)
-        raise TypeError
-    except TypeError:
-        raise DTypeError(f"{shown(dtype)} is no dtype", hint='use a name such as "f32"') from None
+def memory_for(value: Any, label: str, order: Stream | None = None) -> Memory:
+    """The memory of a view or of an array of another library, for use; `label` is what errors name, `order` the stream of the use.
 
-
-def _span_of(form: Form) -> int:
-    if form.strides is None or form.dtype.is_block:
-        return form.type.nbytes
-    return reach(form.shape, form.strides) * form.dtype.block_bytes
-
-
-def _checked_strides(
-    shape: tuple[int, ...], strides: Sequence[int] | None, dtype: DType, layout: object
-) -> tuple[int, ...] | None:
-    if layout is not None and not (isinstance(layout, str) and layout in PACKED_LAYOUTS):
-        raise LayoutError(
-            f"layout {shown(layout)} is no format of packed weights",
-            hint=f"leave it out, or use one of {', '.join(PACKED_LAYOUTS)}",
-        )
-    if strides is None:
-        return natural_strides(shape) if layout is None else None
-    if layout is not None:
-        raise LayoutError(f"a weight packed as {layout} has no strides", hint="leave strides or layout out")
-    given = integers(strides, "strides", error=LayoutError)
-    if len(given) != len(shape):
-        raise LayoutError(f"{len(given)} strides {list(given)} for {len(shape)} extents {list(shape)}")
-    if any(stride < 0 for stride in given):
-        raise LayoutError(
-            f"strides {list(given)} are negative", hint="memory is walked forwards; copy the data reversed"
-        )
-    settled = settled_strides(shape, given)
-    if dtype.is_block and settled != natural_strides(shape):
-        raise LayoutError(f"{dtype.value} is stored in dense blocks, found strides {list(given)}")
-    return settled
+    Raises what `memory_of` raises, and `LifecycleError` where a buffer of a device was freed that a view is of.
+    """
+    if not isinstance(value, TensorView):
+        return memory_of(value, label, order)
+    memory = value.memory
+    if memory.device != CPU_MEMORY and getattr(memory.owner, "freed", False) is True:
+        raise LifecycleError("the owner of the memory freed it", node=label, hint="make a view of memory that is there")
+    return memory

@@ -44,7 +44,7 @@ from ostinato.tools.stages import dump_program, lower_stages, show_passes
 
 __all__ = ["compile_command", "passes_command", "trace_command"]
 
-DEFAULT_DIMS = {"step": "N=128,R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
+DEFAULT_DIMS = {"step": "N=128,R=1", "decode": "R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
 
 
 def compile_command(

@@ -54,6 +54,7 @@ TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
     ("masked_mean", [FLOAT, INDEX, INDEX, None, FLOAT], [HALF, HALF, 2, 0]),
     ("add_at_tokens", [FLOAT, INDEX, FLOAT, INDEX, None, FLOAT], [HALF, HALF, 2]),
     ("penalize", [FLOAT, INDEX, INDEX, INDEX, FLOAT, FLOAT, FLOAT, None, FLOAT, FLOAT], [HALF, HALF, 2]),
+    ("advance", [*[INDEX] * 7, None, None], [HALF, HALF, 8]),
     ("rope_split_half_bias_bthd", [FLOAT, FLOAT, FLOAT, FLOAT, None, FLOAT], [HALF, HALF, 2, 4, 2, 0, 0]),
     ("rotary_table", [INDEX, FLOAT, None, FLOAT, FLOAT], [HALF, HALF, 1.0]),
     ("rotary_table_dynamic", [INDEX, INDEX, None, FLOAT, FLOAT], [HALF, HALF, 1e4, 2.0, 32, 1.0]),

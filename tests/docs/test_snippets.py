@@ -1,21 +1,24 @@
 """The Python blocks of the documentation run: page by page, in order, in one namespace a page.
 
-A block marked ```python no-run is shown only; what an ```output block shows must have been printed. Blocks say which model package they need by naming the
-model. Where that is not installed, pages that need smollm2 are left out, and of the others the blocks that need minilm, on which no other block may depend.
-Blocks for a patched tree are run by `test_examples.py` and `.ci/examples`.
+A block marked ```python no-run is shown only, one marked ```python card runs where torch sees a GPU; what an ```output block shows must have been printed.
+Blocks say which model package they need by naming the model. Where that is not installed, pages that need smollm2 are left out, and of the others the blocks
+that need minilm, on which no other block may depend. Blocks for a patched tree are run by `test_examples.py` and `.ci/examples`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+import ostinato as ost
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"^```python *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python( card)? *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
 
@@ -23,7 +26,20 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
 def blocks(page: Path) -> list[tuple[int, str]]:
     """Line number and source of each block to run."""
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in BLOCK.finditer(text)]
+    found = (match for match in BLOCK.finditer(text) if not match.group(1) or card())
+    return [(text.count("\n", 0, match.start(2)) + 1, match.group(2)) for match in found]
+
+
+@functools.cache
+def card() -> bool:
+    """Whether there is a GPU for us and for torch."""
+    try:
+        import torch
+
+        ost.hip.device()
+    except (ImportError, ost.OstinatoError):
+        return False
+    return bool(torch.cuda.is_available())
 
 
 def installed(package: str) -> bool:

@@ -144,3 +144,21 @@ def test_what_changes_under_replays_waits_for_them(model: ost.Model, gpu: HipDev
         with pytest.raises(ost.LifecycleError, match="used the caches in the middle of this generation"):
             next(stream)
         assert texts(llm.generate([PROMPTS[0]], GREEDY)) == expected
+
+
+def test_a_bound_entry_shows_what_it_carries(model: ost.Model, gpu: HipDevice, seed: int) -> None:
+    """Inputs that are not bound go to the device anew in each run: as the last one left them."""
+    rng = np.random.default_rng(seed)
+    ready = llm_of(model, gpu).executable
+    entry = decode_of(ready)
+    inputs = packed(ready, requests_of(ready, rng, PARAMS[:2]), [0, 1])
+    ready.run(entry, inputs)
+    expected = ready.replay(entry, 4)
+    ready.reset_state()
+    bound = ready.bind(entry=entry)
+    for name, array in bound.inputs.items():
+        array[...] = inputs[name]
+    bound.run()
+    for tokens in expected:
+        bound.run()
+        assert np.array_equal(bound.outputs["token"], tokens)

@@ -127,6 +127,47 @@ def test_state_comes_back_by_input_name_and_the_caller_keeps_his_arrays(rng: np.
     np.testing.assert_array_equal(again.state["kc"], found.state["kc"])
 
 
+ADVANCE = """graph @advance {
+  input %token: i32[R:3]
+  carried input %ids: i32[N:3]
+  carried input %position: i32[N:3]
+  carried input %length: i32[R:3]
+  carried input %index: i32[R:3]
+  carried input %history: i32[R:3,4]
+  carried input %seen: i32[R:3]
+  input %rows: i32[1]
+  extent R = %rows
+  %a: i32[N:3], %b: i32[N:3], %c: i32[R:3], %d: i32[R:3], %e: i32[R:3,4], %f: i32[R:3] = advance(%token, %ids, %position, %length, %index, %history, %seen) {context=4}
+  return %b
+}"""
+
+
+def test_carried_inputs_come_back_by_name_with_what_lies_behind_the_valid_rows() -> None:
+    graph = parse_graph(ADVANCE)
+    verify(graph)
+    values = {
+        "token": [7, 8, 9],
+        "ids": [1, 2, 3],
+        "position": [0, 3, 1],
+        "length": [1, 4, 2],
+        "index": [5, 5, 5],
+        "history": [[1, 0, 0, 0], [6, 6, 6, 2], [4, 3, 0, 0]],
+        "seen": [1, 4, 2],
+        "rows": [2],
+    }
+    found = interpret(graph, {name: np.array(value, np.int32) for name, value in values.items()})
+    assert found.state == {}
+    assert {name: array.tolist() for name, array in found.carried.items()} == {
+        "ids": [7, 2, 3],
+        "position": [1, 3, 1],
+        "length": [2, 4, 2],
+        "index": [6, 5, 5],
+        "history": [[1, 7, 0, 0], [6, 6, 6, 2], [4, 3, 0, 0]],
+        "seen": [2, 4, 2],
+    }
+    assert found.outputs["b"].tolist() == [1, 3, 1]
+
+
 def test_rows_past_the_count_do_nothing_whatever_they_hold(rng: np.random.Generator) -> None:
     graph = parse_graph(STEP)
     values = step_values(rng, 2)

@@ -88,6 +88,12 @@ def test_bad_bindings_are_refused(tiny: ost.TextExecutable, inputs: tuple[str, d
         ({"arena": aligned(16)}, ost.CapacityError, "the plan needs"),
         ({"arena": aligned(tiny.memory.arena + 8)[8:]}, ost.LayoutError, "not aligned to 256"),
         ({"inputs": {"input_ids": [1, 2, 3, 4]}}, ost.DTypeError, "expected an array"),
+        (
+            {"inputs": {"input_ids": ost.TensorView(64, 16, (4,), None, "i32", "hip:0")}},
+            ost.ConfigError,
+            "input_ids: the buffer is on hip:0, the executable runs on cpu",
+        ),
+        ({"arena": ost.TensorView(0, 0, (0,), None, "u8", "hip:0")}, ost.ConfigError, "arena: the buffer is on hip:0"),
     ]
     for options, error, text in cases:
         with pytest.raises(error, match=text):

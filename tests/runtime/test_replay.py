@@ -336,3 +336,35 @@ def test_a_ring_is_used_again_by_the_next_generation(tiny_model: ost.Model, monk
         llm.generate([[5, 6, 7]], GREEDY)
     assert made == [1]
     assert executables.AHEAD > 1
+
+
+# bound buffers
+
+
+def test_a_bound_entry_goes_on_in_the_callers_memory(tiny_model: ost.Model, seed: int) -> None:
+    """Inputs that it carries are updated there; those that are not bound are in its views."""
+    rng = np.random.default_rng(seed)
+    ready = executable(tiny_model)
+    entry = decode_of(ready)
+    inputs = packed(ready, requests_of(ready, rng, PARAMS[:2]), [0, 1])
+    ready.run(entry, inputs)
+    expected = ready.replay(entry, 5)
+    names = ("input_ids", "position", "block_table", "history")
+    mine = {name: inputs[name].copy() for name in names}
+    ready.reset_state()
+    bound = ready.bind(entry=entry, inputs=mine)
+    for name, array in bound.inputs.items():
+        array[...] = inputs[name]
+    bound.run()
+    for tokens in expected:
+        bound.run()
+        assert np.array_equal(bound.outputs["token"], tokens)
+    assert mine["position"][:2].tolist() == (inputs["position"][:2] + 6).tolist()
+    assert bound.inputs["length"][:2].tolist() == (inputs["length"][:2] + 6).tolist()
+    frozen = inputs["position"].copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ost.LayoutError, match=r"position.*a run writes here"):
+        ready.bind(entry=entry, inputs={"position": frozen})
+    table = inputs["block_table"].copy()
+    table.flags.writeable = False
+    ready.bind(entry=entry, inputs={"block_table": table})

@@ -76,9 +76,9 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
     given = {name: call.optional(place) for place, name in enumerate(UPDATED, start=1)}
     made = {name: array.copy() for name, array in given.items() if array is not None}
     rows = np.arange(len(token))
-    position, seen = made["position"][rows], made["history_length"][rows]
+    following, seen = made["position"][rows].astype(np.int64) + 1, made["history_length"][rows]
     width = made[_HISTORY].shape[1]
-    goes_on = (token >= 0) & (position >= 0) & (position < call.integer("context") - 1) & (seen < width)
+    goes_on = (token >= 0) & (following >= 1) & (following < call.integer("context")) & (seen < width)
     rows = rows[goes_on]
     made["input_ids"][rows] = token[rows]
     for name in ("position", "length", "sample_index", "rotary_length"):

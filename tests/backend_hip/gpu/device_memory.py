@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +18,20 @@ from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.hip_memory import HipBuffer
 from ostinato.backend_hip.kernel_source import Instance
-from ostinato.ir.types import Array, DType
+from ostinato.ir.opdef import OpDef, Sample
+from ostinato.ir.ops.samplers import materialise
+from ostinato.ir.rounding import round_to, widen
+from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.opened import OPENED
 from tests.backend_hip.gpu.machine import CACHE
 from tests.kernels.emulated import instances
 from tests.kernels.test_hip_rows import hip_calls
 
-__all__ = ["OnDevice", "opened"]
+__all__ = ["Call", "OnDevice", "opened", "valid_samples"]
+
+
+SAMPLES = 4
+"""Of each operator: the kernels themselves are tested with all of them elsewhere."""
 
 
 @functools.cache
@@ -75,6 +84,66 @@ class OnDevice:
         buffer = view.owner
         assert isinstance(buffer, HipBuffer)
         return buffer.read(view.dtype.numpy, view.shape, view.address - buffer.address)
+
+
+class Call:
+    """A sample laid out on a device."""
+
+    def __init__(self, gpu: OnDevice, op: OpDef, sample: Sample, rng: np.random.Generator) -> None:
+        self.gpu, self.op = gpu, op
+        self.attrs: dict[str, Any] = dict(sample.attrs)
+        self.stored: list[Array | None] = []
+        self.types: list[TensorType | None] = []
+        self.operands: list[ost.TensorView | None] = []
+        for operand in sample.operands:
+            if operand is None:
+                self.stored.append(None)
+                self.types.append(None)
+                self.operands.append(None)
+                continue
+            tensor = TensorType(operand.type.static_shape, operand.type.dtype)
+            array = np.array(materialise(operand, rng), order="C")
+            self.types.append(tensor)
+            self.stored.append(array)
+            raw = gpu.put(array.reshape(-1).view(np.uint8))
+            self.operands.append(raw.reinterpret(tensor.dtype, tensor.static_shape))
+        self.results = ops.result_types(op.name, *self.operands, **self.attrs)
+        self.aliased = dict(op.aliased(self.operands))
+        self.outs = [
+            gpu.bytes(tensor.nbytes).reinterpret(tensor.dtype, tensor.static_shape)
+            for index, tensor in enumerate(self.results)
+            if index not in self.aliased
+        ]
+        needed = ops.workspace_bytes(op.name, *self.operands, **self.attrs)
+        self.workspace = gpu.bytes(needed) if needed else None
+
+    def run(self, **options: Any) -> Any:
+        out = None if not self.outs else self.outs[0] if len(self.outs) == 1 else tuple(self.outs)
+        return getattr(ops, self.op.name)(*self.operands, **self.attrs, out=out, workspace=self.workspace, **options)
+
+    def expected(self) -> list[Array]:
+        seen = [
+            None if t is None or a is None else widen(a, t.dtype) for t, a in zip(self.types, self.stored, strict=True)
+        ]
+        made = self.op.reference(seen, self.attrs, self.results)
+        return [round_to(array, tensor.dtype) for array, tensor in zip(made, self.results, strict=True)]
+
+    def found(self) -> list[Array]:
+        outs = iter(self.outs)
+        views = [
+            self.operands[self.aliased[index]] if index in self.aliased else next(outs)
+            for index in range(len(self.results))
+        ]
+        return [self.gpu.get(view) for view in views if view is not None]
+
+
+def valid_samples(op: OpDef, rng: np.random.Generator) -> list[Sample]:
+    usable = (
+        sample
+        for sample in op.samples(rng)
+        if sample.error is None and all(o is None or not o.type.is_packed for o in sample.operands)
+    )
+    return list(islice(usable, SAMPLES))
 
 
 @contextmanager

@@ -9,8 +9,8 @@ DEVICE void advance(const i32* token, i32* input_ids, i32* position, i32* length
                     Status) {
     const i64 valid = valid_rows(count, rows);
     for (i64 row = first_element(); row < valid; row += element_step()) {
-        const i64 at = position[row], seen = history_length[row];
-        if (token[row] < 0 || at < 0 || at >= context - 1 || seen >= width) continue;
+        const i64 next = static_cast<i64>(position[row]) + 1, seen = history_length[row];
+        if (token[row] < 0 || next < 1 || next >= context || seen >= width) continue;
         input_ids[row] = token[row];
         increase(position[row]);
         increase(length[row]);

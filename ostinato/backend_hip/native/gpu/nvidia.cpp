@@ -194,7 +194,10 @@ Error graph_add_dependencies(Graph graph, const Node* from, const Node* to, size
 }
 Error graph_nodes(Graph graph, Node* nodes, size_t* count) { return typed(cuda.cuGraphGetNodes(graph, nodes, count)); }
 Error graph_edges(Graph graph, Node* from, Node* to, size_t* count) {
-    return typed(cuda.cuGraphGetEdges(graph, from, to, count));
+    if (cuda.cuGraphGetEdges_v2 == nullptr) return typed(cuda.cuGraphGetEdges(graph, from, to, count));
+    // the older call refuses graphs with an early start, which the vendor's products have
+    std::vector<nvidia::EdgeData> data(from == nullptr ? 0 : *count);
+    return typed(cuda.cuGraphGetEdges_v2(graph, from, to, data.empty() ? nullptr : data.data(), count));
 }
 Error node_type(Node node, NodeType* type) {
     int number = 0;
@@ -271,6 +274,9 @@ void open_nvidia(Api& api, std::vector<LibraryReport>& reports, const Search& se
 #define OST_LOAD(name, result, parameters) \
     cuda.name = reinterpret_cast<decltype(cuda.name)>(library.required(#name, report));
     OST_CUDA_RUNTIME(OST_LOAD)
+#undef OST_LOAD
+#define OST_LOAD(name, result, parameters) cuda.name = reinterpret_cast<decltype(cuda.name)>(library.symbol(#name));
+    OST_CUDA_RUNTIME_12_3(OST_LOAD)
 #undef OST_LOAD
     if (report.finding == Finding::kFound) {
         api.runtime = {versions,

@@ -81,6 +81,11 @@ struct UpdateInfo {  // CUgraphExecUpdateResultInfo_v1
     Node failed_from;
 };
 
+// What an edge says beside its nodes: of type 1 it starts the later kernel early, which then waits by itself.
+struct EdgeData {
+    unsigned char from_port, to_port, type, reserved[5];
+};
+
 // clang-format off
 #define OST_CUDA_RUNTIME(X)                                                                                            \
     X(cuInit, int, (unsigned))                                                                                         \
@@ -148,6 +153,10 @@ struct UpdateInfo {  // CUgraphExecUpdateResultInfo_v1
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, (int*, Function, int, size_t))                                 \
     X(cuLaunchKernel, int, (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,    \
                             void**, void**))
+
+// Of drivers from 12.3 on; null in older ones.
+#define OST_CUDA_RUNTIME_12_3(X)                                                                                       \
+    X(cuGraphGetEdges_v2, int, (Graph, Node*, Node*, EdgeData*, size_t*))
 
 #define OST_CUDA_COMPILER(X)                                                                                           \
     X(nvrtcVersion, int, (int*, int*))                                                                                 \
@@ -219,6 +228,7 @@ using GemmPreference = struct GemmPreferenceHandle*;
 #define OST_MEMBER(name, result, parameters) result(*name) parameters;
 struct RuntimeFunctions {
     OST_CUDA_RUNTIME(OST_MEMBER)
+    OST_CUDA_RUNTIME_12_3(OST_MEMBER)
 };
 struct CompilerFunctions {
     OST_CUDA_COMPILER(OST_MEMBER)

@@ -29,8 +29,8 @@ void advance(const Call& call) {
     auto* history_length = call.pointer<int32_t>(6);
     auto* rotary_length = call.pointer<int32_t>(7);
     for (int64_t row = 0; row < rows; ++row) {
-        const int64_t seen = history_length[row];
-        if (token[row] < 0 || position[row] < 0 || position[row] >= context - 1 || seen >= width) continue;
+        const int64_t next = static_cast<int64_t>(position[row]) + 1, seen = history_length[row];
+        if (token[row] < 0 || next < 1 || next >= context || seen >= width) continue;
         input_ids[row] = token[row];
         increase(&position[row]);
         increase(&length[row]);

@@ -11,6 +11,11 @@ using namespace ost::gpu;
 #define CHECK(name, result, parameters) \
     static_assert(same::function<decltype(nvidia::RuntimeFunctions::name), decltype(&::name)>, #name);
 OST_CUDA_RUNTIME(CHECK)
+#if CUDA_VERSION >= 12030
+OST_CUDA_RUNTIME_12_3(CHECK)
+static_assert(sizeof(nvidia::EdgeData) == sizeof(CUgraphEdgeData), "CUgraphEdgeData");
+static_assert(offsetof(nvidia::EdgeData, type) == offsetof(CUgraphEdgeData, type), "CUgraphEdgeData::type");
+#endif
 #undef CHECK
 
 // CUDA's driver has HIP's numbers wherever both have one: results pass through as they are.
