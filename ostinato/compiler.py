@@ -218,7 +218,7 @@ def trace(
     precision: str = "auto",
     sampling: bool = False,
 ) -> Traced:
-    """Traces a model: entry "forward" (dense over whole sequences), "step" (packed over a cache, see `trace_step`) or "decode" (one token a row, which goes on by
+    """Traces a model: entry "forward" (dense over whole sequences), "step" (packed over a cache, see `trace_step`) or "decode" (one token a row, goes on by
     itself, see `trace_decode`) of a decoder, "embed" of an encoder (see `trace_embed`).
 
     Raises `ConfigError` for an entry, cache, logits or precision that is unknown, and for an unsupported architecture; `WeightsError` for a checkpoint that is

@@ -113,7 +113,10 @@ def pack(weight: Any, *, out: Any, operator: str = "linear", level: Level | str 
 
 
 def launches(device: str = "cpu") -> int:
-    """Kernels launched so far on a device: one for each call, none for a view or an empty result, one for each weight packed."""
+    """Kernels launched so far on a device: one for each call, none for a view or an empty result, one for each weight packed.
+
+    A product that a GPU's vendor computes is no kernel of ours and is not among them.
+    """
     return _operators.launches(memory_name(device))
 
 

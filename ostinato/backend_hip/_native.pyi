@@ -43,9 +43,10 @@ def isa_available() -> list[str]: ...
 def dtype_numbers() -> dict[str, int]: ...
 def kernel_names() -> dict[str, tuple[int, int, int]]: ...
 
-# The GPU: native/gpu/bind_device.cpp and bind_memory.cpp. These raise the public errors of ostinato.ir.errors: ConfigError for a wrong argument,
-# LifecycleError for the right call at the wrong time, CapacityError for no room, BoundsError for an index out of range, DeviceUnavailable for what is not there, BackendError otherwise.
-# A device that is None is the CPU; a stream that is None is the device's default stream, or the one that the thread's routing says.
+# The GPU: native/gpu/bind_device.cpp, bind_memory.cpp, bind_table.cpp. These raise the public errors of ostinato.ir.errors: ConfigError for a wrong argument,
+# LifecycleError for the right call at the wrong time, CapacityError for no room, BoundsError for an index out of range, DeviceUnavailable for what is not
+# there, BackendError otherwise. A device that is None is the CPU; a stream that is None is the device's default stream, or the one that the thread's routing
+# says.
 
 _Triple: TypeAlias = tuple[int, int, int]
 

@@ -355,8 +355,14 @@ class HostDevice:
         """None: work of the host is done when its call returns."""
         return
 
+    def wait(self) -> None:
+        """Nothing is left to wait for: a call is done when it returns, and has told what it met."""
+
+    def finish(self, stream: object = None) -> None:
+        """As `wait`."""
+
     def synchronize(self) -> None:
-        """Nothing is left to wait for."""
+        """As `wait`."""
 
     def make_table(self, steps: Sequence[NativeStep], stream: object = None) -> HostTable:
         """Copies and checks steps; raises `BackendError` naming the node whose step cannot run."""

@@ -122,11 +122,15 @@ class HipDevice:
         self._status(found)
         return found
 
-    def order(self, first: int, then: object) -> None:
-        """What is submitted to `then` (None: the default stream) from now on runs after what the stream with the handle `first` has now. Nothing waits here."""
+    def order(self, first: int, then: int) -> None:
+        """What is submitted to the stream with the handle `then` from now on runs after what that with the handle `first` has now; 0 is the default stream.
+
+        Nothing waits here.
+        """
+        before, after = (_native.Stream.external(self.native, handle) if handle else None for handle in (first, then))
         event = _native.Event(self.native, timing=False)
-        event.record(_native.Stream.external(self.native, first) if first else None)
-        event.wait(native_stream(then, self.native))
+        event.record(before)
+        event.wait(after)
 
     def make_table(self, steps: Sequence[HipStep], stream: object = None) -> HipTable:
         """Compiles, loads and packs what the steps need. Raises `BackendError`, naming the node, for a step that cannot run."""
@@ -148,6 +152,10 @@ class HipDevice:
         launch = make_launch(self.native, self.kernels, call, number, self._status)
         self._launches[number] = launch
         return launch
+
+    def wait(self) -> None:
+        """Waits for all work, and asks no launch what it met. Raises `BackendError` for a device that failed, `LifecycleError` while this thread captures."""
+        self.native.synchronize()
 
     def synchronize(self) -> None:
         """Waits for all work. Raises `BoundsError`, naming the node, when a launch on any stream met an index out of range since somebody last waited."""

@@ -2,8 +2,8 @@
 
 Slow on purpose and exact where it can be: f16, bf16 and block operands are widened to float32 before a reference sees them (float64 stays), and each result
 is rounded once to the dtype its type states. Weights are logical; packed layouts are ignored, physical layouts too. Where an extent says that only the first
-rows of an axis are valid, references see those rows alone, and the rest of a result is zero, or as it was where the result is an update: what lies in the padding cannot
-matter.
+rows of an axis are valid, references see those rows alone, and the rest of a result is zero, or as it was where the result is an update: what lies in the
+padding cannot matter.
 Nothing is converted on the way in: an array of another shape or dtype is an error. References get read-only arrays, so none can change its operands.
 """
 

@@ -11,7 +11,6 @@ numpy reads no bf16 through DLPack. Its two bytes travel as uint16, with the cod
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
 from collections.abc import Mapping
@@ -22,13 +21,11 @@ import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, InputError, LayoutError, OstinatoError
 from ostinato.ir.types import Array, DType
+from ostinato.runtime.dlpack import BFLOAT, CPU, GPU_KINDS, MANAGED, PINNED_KINDS, UINT, tensor_of
 from ostinato.runtime.forms import Form, Memory, Order, Shape, misalignment, natural_strides, reach, settled_strides
-from ostinato.runtime.gpu_arrays import GPU_KINDS, MANAGED, PINNED_KINDS, of_cuda_interface, of_gpu_capsule
+from ostinato.runtime.gpu_arrays import of_cuda_interface, of_gpu_capsule
 
-__all__ = ["CPU", "as_bfloat", "memory_of"]
-
-CPU = (1, 0)
-"""DLPack's name of CPU memory."""
+__all__ = ["memory_of"]
 
 
 def memory_of(value: Any, node: str | None = None, order: Order | None = None) -> Memory:
@@ -171,15 +168,6 @@ def _of_torch(torch: Any, tensor: Any, node: str | None) -> Memory:
 
 # DLPack
 
-_BFLOAT, _UINT = 4, 1
-_NAMES = {b"dltensor": 20, b"dltensor_versioned": 52}
-"""Where the code of the element type stands: data, device and rank before it; a version, a context, a deleter and flags before those."""
-
-_capsule_name = ctypes.pythonapi.PyCapsule_GetName
-_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
 
 class _Capsule:
     """A capsule for numpy, which asks an object for one."""
@@ -199,7 +187,7 @@ def _through_dlpack(value: Any, node: str | None, order: Order | None) -> Memory
     try:
         kind, index = value.__dlpack_device__()
         if kind in GPU_KINDS:
-            return of_gpu_capsule(value, f"hip:{index}", kind, node, order)
+            return of_gpu_capsule(value, f"hip:{int(index)}", int(kind), node, order)
         if kind == MANAGED:
             raise InputError(
                 "managed memory moves between the host and a GPU while nobody says so",
@@ -214,10 +202,10 @@ def _through_dlpack(value: Any, node: str | None, order: Order | None) -> Memory
             capsule = value.__dlpack__(max_version=(1, 0))
         except TypeError:  # exporters of the first version take no arguments
             capsule = value.__dlpack__()
-        code = _type_code(capsule)
-        is_bfloat = code.value == _BFLOAT
+        tensor, _ = tensor_of(capsule)
+        is_bfloat = tensor.code == BFLOAT
         if is_bfloat:
-            code.value = _UINT
+            tensor.code = UINT
         array: Array = np.from_dlpack(_Capsule(capsule, (kind, index)))
     except OstinatoError:
         raise
@@ -226,17 +214,3 @@ def _through_dlpack(value: Any, node: str | None, order: Order | None) -> Memory
     if is_bfloat:
         array = array.view(DType.BF16.numpy)
     return _of_numpy(array, array, node)
-
-
-def _type_code(capsule: Any) -> ctypes.c_uint8:
-    """The code of the element type within a capsule, to be read and written. Raises `ValueError` for one that was used, or is none of DLPack."""
-    name = _capsule_name(capsule)
-    if name not in _NAMES:
-        raise ValueError(f"expected a fresh DLPack capsule, found one named {name!r}")
-    return ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + _NAMES[name])
-
-
-def as_bfloat(capsule: Any) -> Any:
-    """The same capsule of 16-bit elements, which are bf16."""
-    _type_code(capsule).value = _BFLOAT
-    return capsule

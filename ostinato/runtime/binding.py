@@ -169,7 +169,9 @@ class BoundExecutable:
         if view.dtype is not expected.dtype:
             raise DTypeError(f"expected {expected.dtype.value}, found {view.dtype.value}", node=binding.name)
         if writable and not view.writable:
-            raise LayoutError("a run writes here: it needs writable memory", node=binding.name, hint="bind a writable buffer")
+            raise LayoutError(
+                "a run writes here: it needs writable memory", node=binding.name, hint="bind a writable buffer"
+            )
         memory = ExternalMemory.of(binding.name, owner, self._device)
         self._memory.append(memory)
         return memory

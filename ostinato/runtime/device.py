@@ -293,8 +293,16 @@ class Device(Protocol):
         """Raises `LifecycleError` while this thread captures, which is when nothing can be made ready."""
         ...
 
+    def wait(self) -> None:
+        """Waits for all work, and asks no launch what it met."""
+        ...
+
+    def finish(self, stream: DeviceStream | None = None) -> None:
+        """Waits for a stream, None for the default order; raises what launches on it met since somebody last waited."""
+        ...
+
     def synchronize(self) -> None:
-        """Waits for all work; raises what launches met since somebody last waited."""
+        """Waits for all work; raises what launches on any stream met since somebody last waited."""
         ...
 
     def pack(self, tensor_type: TensorType, address: int, source: PackSource, first_row: int) -> None:
@@ -320,12 +328,8 @@ class OrderedDevice(Device, Protocol):
         """A stream that somebody else made and keeps; None for the handle of the default one."""
         ...
 
-    def order(self, first: int, then: DeviceStream | None) -> None:
-        """What is submitted to `then` from now on runs after what the stream with the handle `first` has now; 0 and None are the default order."""
-        ...
-
-    def finish(self, stream: DeviceStream | None = None) -> None:
-        """Waits for a stream, None for the default order; raises what launches on it met since somebody last waited."""
+    def order(self, first: int, then: int) -> None:
+        """What is submitted to the stream with the handle `then` from now on runs after what that with the handle `first` has now; 0 is the default order."""
         ...
 
 

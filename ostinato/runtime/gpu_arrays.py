@@ -9,7 +9,6 @@ A capsule is read and never renamed: as long as it lives the memory does, and it
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,69 +16,16 @@ import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError, LayoutError
 from ostinato.ir.types import DType
+from ostinato.runtime.device import Device, OrderedDevice
+from ostinato.runtime.dlpack import COPIED, CUDA, DTYPES, READ_ONLY, ROCM, tensor_of
 from ostinato.runtime.forms import Form, Memory, Order, Shape, misalignment, natural_strides, reach, settled_strides
 
-__all__ = ["GPU_KINDS", "MANAGED", "PINNED_KINDS", "cuda_interface", "of_cuda_interface", "of_gpu_capsule"]
+__all__ = ["cuda_interface", "gpu_device", "negotiated", "of_cuda_interface", "of_gpu_capsule"]
 
-_CUDA, _ROCM = 2, 10
-GPU_KINDS = frozenset({_CUDA, _ROCM})
-"""DLPack's names of GPU memory, NVIDIA's and AMD's."""
-PINNED_KINDS = frozenset({3, 11})
-"""Of host memory that a GPU's driver pinned."""
-MANAGED = 13
-
-_READ_ONLY, _COPIED = 1, 2
-"""Flags of a versioned capsule."""
 _LEGACY = 1
 """How `__cuda_array_interface__` and DLPack on CUDA call a device's default stream, which is 0 everywhere else."""
-
-_TYPES = {
-    (0, 8): DType.I8,
-    (0, 32): DType.I32,
-    (0, 64): DType.I64,
-    (1, 8): DType.U8,
-    (2, 16): DType.F16,
-    (2, 32): DType.F32,
-    (2, 64): DType.F64,
-    (4, 16): DType.BF16,
-    (6, 8): DType.BOOL,
-}
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_kind", ctypes.c_int32),
-        ("device_index", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class _Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-_name_of = ctypes.pythonapi.PyCapsule_GetName
-_name_of.restype, _name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_UNORDERED = -1
+"""How a consumer of DLPack says that it sees to the order itself."""
 
 
 def of_gpu_capsule(value: Any, device: str, kind: int, node: str | None, order: Order | None) -> Memory:
@@ -90,26 +36,26 @@ def of_gpu_capsule(value: Any, device: str, kind: int, node: str | None, order: 
     if order is not None and order.device != device:
         raise ConfigError(f"the stream is of {order.device}, the tensor is on {device}", node=node)
     handle = 0 if order is None else order.handle
-    named = _LEGACY if handle == 0 and kind == _CUDA else handle
+    named = _LEGACY if handle == 0 and kind == CUDA else handle
     try:
         capsule = value.__dlpack__(stream=named, max_version=(1, 0))
     except TypeError:  # exporters of the first version know no versions
         capsule = value.__dlpack__(stream=named)
-    tensor, flags = _read(capsule)
-    if flags & _COPIED:
+    tensor, flags = tensor_of(capsule)
+    if flags & COPIED:
         raise InputError(f"{type(value).__name__} exports a copy of its values", node=node)
     if tensor.device_kind != kind or f"hip:{tensor.device_index}" != device:
         raise InputError(f"{type(value).__name__} is on {device} and exports memory elsewhere", node=node)
-    dtype = _TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    dtype = DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise DTypeError(
             f"DLPack elements of code {tensor.code}, {tensor.bits} bits and {tensor.lanes} lanes have no counterpart",
             node=node,
         )
-    shape = tuple(tensor.shape[: tensor.rank])
-    strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else natural_strides(shape)
+    shape = tuple(tensor.shape[: tensor.rank]) if tensor.rank else ()
+    strides = tuple(tensor.strides[: tensor.rank]) if tensor.rank and tensor.strides else natural_strides(shape)
     address = (tensor.data or 0) + tensor.byte_offset
-    return _memory(address, shape, strides, dtype, not flags & _READ_ONLY, capsule, device, handle, node)
+    return _memory(address, shape, strides, dtype, not flags & READ_ONLY, capsule, device, handle, node)
 
 
 def of_cuda_interface(value: Any, node: str | None, order: Order | None) -> Memory:
@@ -129,13 +75,17 @@ def of_cuda_interface(value: Any, node: str | None, order: Order | None) -> Memo
         shape, gaps = tuple(map(int, described["shape"])), described.get("strides")
         gaps = None if gaps is None else tuple(map(int, gaps))
         kind, stream = np.dtype(described["typestr"]), described.get("stream")
+        stream = None if stream is None else int(stream)
     except Exception as error:  # code of somebody else: it may fail in any way
         raise InputError(f"{type(value).__name__} cannot be read as memory: {error}", node=node) from error
     if described.get("mask") is not None:
         raise LayoutError("the mask of the array would not be seen", node=node)
     if not kind.isnative:
         raise DTypeError(f"elements {described['typestr']} are not in the order of bytes of this machine", node=node)
-    dtype = DType.of(kind)
+    try:
+        dtype = DType.of(kind)
+    except DTypeError as error:
+        raise DTypeError(error.message, node=node, hint=error.hint) from None
     strides = natural_strides(shape)
     if gaps is not None:
         if any(gap % kind.itemsize for gap in gaps):
@@ -144,10 +94,38 @@ def of_cuda_interface(value: Any, node: str | None, order: Order | None) -> Memo
     if stream == 0:
         raise InputError("stream 0 of __cuda_array_interface__ is ambiguous", node=node, hint="1 is the default stream")
     if stream is not None:
-        producer = 0 if stream == _LEGACY else int(stream)
+        producer = 0 if stream == _LEGACY else stream
         if producer != order.handle:
             order.follow(producer)
     return _memory(int(address or 0), shape, strides, dtype, not read_only, value, order.device, order.handle, node)
+
+
+def gpu_device(device: Device) -> tuple[int, int]:
+    """DLPack's name of a GPU."""
+    return (CUDA if device.target.name.startswith("sm_") else ROCM, int(device.name.partition(":")[2]))
+
+
+def negotiated(
+    memory: Memory,
+    device: OrderedDevice,
+    *,
+    stream: int | None = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> dict[str, Any]:
+    """What is left to ask of the exporter of a tensor on a GPU when its consumer, who names a stream as DLPack does, has been told to follow the tensor's.
+
+    Raises `BufferError` where only a copy, or another device, would do.
+    """
+    if copy:
+        raise BufferError("a view makes no copies")
+    if dl_device is not None and tuple(dl_device) != gpu_device(device):
+        raise BufferError(f"a view stays on {memory.device}")
+    first, then = memory.stream or 0, 0 if stream in (None, _LEGACY) else int(stream or 0)
+    if then not in (first, _UNORDERED):
+        device.order(first, then)
+    return {} if max_version is None else {"max_version": max_version}
 
 
 def cuda_interface(memory: Memory) -> dict[str, Any]:
@@ -192,16 +170,3 @@ def _memory(
         )
     form = Form(shape, settled, dtype, None, writable, misalignment(address, dtype))
     return Memory(address, span, form, owner, device, stream)
-
-
-def _read(capsule: Any) -> tuple[_Tensor, int]:
-    """The tensor within a capsule, and its flags. Raises `ValueError` for one that was used, or is none of DLPack."""
-    name = _name_of(capsule)
-    if name == b"dltensor":
-        return _Managed.from_address(_pointer_of(capsule, name)).tensor, 0
-    if name == b"dltensor_versioned":
-        versioned = _Versioned.from_address(_pointer_of(capsule, name))
-        if versioned.major != 1:
-            raise ValueError(f"expected version 1 of DLPack, found {versioned.major}.{versioned.minor}")
-        return versioned.tensor, versioned.flags
-    raise ValueError(f"expected a fresh DLPack capsule, found one named {name!r}")

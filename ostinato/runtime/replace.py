@@ -73,7 +73,7 @@ def replace_weights(
             first_row += part.stop - part.start
     given = _checked(tensors, places, source)
     with shared.use.changing():
-        device.synchronize()  # replays that nobody waits for any more
+        device.wait()  # replays that nobody waits for any more
         for name in given.arrays:
             for slot, part, first_row in places[name]:
                 pack_part(device, slot, shared.weights.address + slot.range.offset, part, first_row, given)

@@ -149,7 +149,7 @@ class EagerRunner(Runner):
             for base in self._last_use.get(index, ()):
                 if base in live:
                     live.pop(base).free()
-        self._device.synchronize()
+        self._device.finish()
         found = {name: self._read(name, live) for name in outputs}
         for buffer in live.values():
             buffer.free()

@@ -79,7 +79,7 @@ class Stream:
     def follow(self, handle: int) -> None:
         """As `wait`, for a stream that somebody else made and keeps."""
         if self._on is not None:
-            self._on.order(handle, self.native)
+            self._on.order(handle, self.handle)
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError("a stream can be neither copied nor pickled", hint="hand over the one there is")

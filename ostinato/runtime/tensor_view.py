@@ -29,7 +29,8 @@ from ostinato.ir.errors import (
     ShapeError,
 )
 from ostinato.ir.types import MAX_ELEMENTS, Array, DType, TensorType
-from ostinato.runtime.arrays import CPU, as_bfloat, memory_of
+from ostinato.runtime.arrays import memory_of
+from ostinato.runtime.dlpack import CPU, as_exported
 from ostinato.runtime.forms import (
     CPU_MEMORY,
     Form,
@@ -40,9 +41,9 @@ from ostinato.runtime.forms import (
     natural_strides,
     span_of,
 )
-from ostinato.runtime.gpu_arrays import cuda_interface
+from ostinato.runtime.gpu_arrays import cuda_interface, gpu_device, negotiated
 from ostinato.runtime.opened import memory_name
-from ostinato.runtime.stream import Stream
+from ostinato.runtime.stream import Stream, ordered
 
 __all__ = ["TensorView", "memory_for"]
 
@@ -305,6 +306,10 @@ class TensorView:
                 f"{self.type} is on {self.device}, where numpy does not reach",
                 hint="copy it where it can be seen: ostinato.hip.copy_async, or .cpu() of a torch tensor",
             )
+        return self._array()
+
+    def _array(self) -> Array:
+        """What numpy makes of the addresses, which it does not look at."""
         if self.strides is None:
             raise LayoutError(f"{self.type} is no array of elements", hint="reinterpret it as u8 to see its bytes")
         kind = self.dtype.numpy
@@ -338,20 +343,20 @@ class TensorView:
         return cuda_interface(self.memory)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule for `from_dlpack` of any library. Raises `InputError` for memory of a GPU, which is exported by `__cuda_array_interface__`."""
+        """A DLPack capsule for `from_dlpack` of any library.
+
+        On a GPU the consumer's stream is told to follow the stream in whose order the view is, the default one where nobody said. Raises `BufferError` where
+        only a copy, or another device, would do.
+        """
         if self.device != CPU_MEMORY:
-            raise InputError(
-                f"{self.type} on {self.device} is exported by __cuda_array_interface__ alone",
-                hint='torch.as_tensor(view, device="cuda:0"), cupy.asarray(view); bf16 as reinterpret("u8", ...)',
-            )
-        if self.dtype is DType.BF16:
-            return as_bfloat(self.numpy().view(np.uint16).__dlpack__(**options))
-        return self.numpy().__dlpack__(**options)
+            options = negotiated(self.memory, ordered(self.device), **options)
+        is_bfloat = self.dtype is DType.BF16
+        array = self._array()
+        capsule = (array.view(np.uint16) if is_bfloat else array).__dlpack__(**options)
+        return as_exported(capsule, self.__dlpack_device__(), is_bfloat)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if self.device != CPU_MEMORY:
-            raise InputError(f"{self.type} on {self.device} is exported by __cuda_array_interface__ alone")
-        return CPU
+        return CPU if self.device == CPU_MEMORY else gpu_device(ordered(self.device))
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError("a view of memory can be neither copied nor pickled", hint="copy its numpy() array")

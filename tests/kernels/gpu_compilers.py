@@ -10,13 +10,11 @@ import ctypes
 import functools
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +22,7 @@ from ostinato.backend_hip.kernel_source import COMPILE_OPTIONS, source_hash
 from ostinato.backend_hip.prebuilt import clang_command
 from tests.kernels.emulated import CACHE
 
-__all__ = ["CompileError", "Nvrtc", "Resources", "Rocm", "at_once", "nvrtc", "rocm"]
+__all__ = ["CompileError", "Nvrtc", "Rocm", "at_once", "nvrtc", "rocm"]
 
 Compiled = TypeVar("Compiled")
 
@@ -82,47 +80,22 @@ def nvrtc() -> Nvrtc | None:
     return None
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What one kernel takes on AMD: vector and scalar registers, bytes of shared memory, vector registers spilled."""
-
-    vector: int
-    scalar: int
-    shared: int
-    spilled: int
-
-
 class Rocm:
-    """clang for AMD over a ROCm folder."""
+    """clang and lld for AMD over a ROCm folder."""
 
     def __init__(self, root: Path, clang: str) -> None:
         self.root, self.clang = root, clang
 
-    def compile(self, source: str, architecture: str) -> dict[str, Resources]:
-        """What the kernels take, by name. Raises `CompileError` with what clang said."""
+    def compile(self, source: str, architecture: str) -> bytes:
+        """The code object for an architecture such as "gfx942". Raises `CompileError` with what clang said."""
         with tempfile.TemporaryDirectory() as folder:
-            text, made = Path(folder, "kernels.hip"), Path(folder, "kernels.s")
+            text, made = Path(folder, "kernels.hip"), Path(folder, "kernels.co")
             text.write_text(source, encoding="utf-8")
-            command = [*clang_command(architecture, self.root, self.clang), "-S", "-o", str(made), str(text)]
+            command = [*clang_command(architecture, self.root, self.clang), "-o", str(made), str(text)]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode:
                 raise CompileError(run.stderr)
-            return _resources(made.read_text(encoding="utf-8"))
-
-
-_FIELDS = ("vgpr_count", "sgpr_count", "group_segment_fixed_size", "vgpr_spill_count")
-
-
-def _resources(assembly: str) -> dict[str, Resources]:
-    """From the metadata at the end: one list entry a kernel, its fields in alphabetical order, the spilled registers last."""
-    found: dict[str, Resources] = {}
-    fields: dict[str, str] = {}
-    for name, value in re.findall(r"^    \.(\w+): +(\S+)$", assembly.partition(".amdgpu_metadata")[2], re.MULTILINE):
-        fields[name] = value
-        if name == _FIELDS[-1]:
-            found[fields["name"]] = Resources(*(int(fields[field]) for field in _FIELDS))
-            fields = {}
-    return found
+            return made.read_bytes()
 
 
 _BITCODE = Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
@@ -138,7 +111,13 @@ _CONSTANT = """target triple = "amdgcn-amd-amdhsa"
 def rocm() -> Rocm | None:
     """The distribution's compiler, None without it or without the device libraries and headers."""
     clang, assembler = shutil.which("clang++-19"), shutil.which("llvm-as-19") or shutil.which("llvm-as-15")
-    if clang is None or assembler is None or not _BITCODE.is_dir() or not (_HEADERS / "hip_runtime.h").exists():
+    if (
+        clang is None
+        or assembler is None
+        or shutil.which("ld.lld-19") is None
+        or not _BITCODE.is_dir()
+        or not (_HEADERS / "hip_runtime.h").exists()
+    ):
         return None
     root = CACHE / f"rocm-{source_hash(_CONSTANT, str(_LACKING), assembler)[:16]}"
     if not root.exists():

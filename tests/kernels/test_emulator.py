@@ -161,6 +161,54 @@ def test_the_first_step_to_report_keeps_the_status_word() -> None:
     assert silent.run([], step=41) == 0
 
 
+@by_wave
+def test_the_last_block_that_comes_sees_what_the_others_wrote(wave: int) -> None:
+    """One block is last, whichever it is, time after time: a ticket is 0 again when a launch ends."""
+    kernel = Kernel(
+        """
+        DEVICE void kernel(i32* parts, i32* sum, i32* last, Status status) {
+            if (thread_index() == 0) parts[block_index()] = block_index() + 1;
+            if (!status.last_of(block_count(), TICKETS - 1)) return;
+            if (thread_index() == 0) *last = block_index();
+            for (u32 b = thread_index(); b < block_count(); b += thread_count()) atomic_add(sum, parts[b]);
+        }
+        """,
+        operands=3,
+        wave=wave,
+    )
+    found = set()
+    for seed in range(6):
+        parts, total, last = np.zeros(9, np.int32), np.zeros(1, np.int32), np.full(1, -1, np.int32)
+        kernel.run([parts, total, last], blocks=9, seed=seed)
+        assert total[0] == 45
+        found.add(int(last[0]))
+    assert len(found) > 1
+
+
+@by_wave
+def test_lanes_of_a_wave_meet_without_the_block(wave: int) -> None:
+    text = """
+        DEVICE void kernel(f32* y, Status) {
+            SHARED(f32, array, 128);
+            array[thread_index()] = thread_index();
+            BARRIER
+            y[thread_index()] = array[thread_index() / WAVE * WAVE + (lane() + 1) % WAVE];
+        }
+        """
+    assert len(_outcomes(Kernel(text.replace("BARRIER", ""), operands=1, threads=128, wave=wave), 128)) == 2
+    whole = Kernel(text.replace("BARRIER", "wave_barrier();"), operands=1, threads=128, wave=wave)
+    assert len(_outcomes(whole, 128)) == 1
+
+
+@by_wave
+def test_running_sums_are_those_of_the_threads_before(wave: int) -> None:
+    text = "DEVICE void kernel(i64* y, Status) { y[thread_index()] = block_running_sum(y[thread_index()]); }"
+    y = np.arange(192, dtype=np.int64) ** 3
+    expected = np.cumsum(y)
+    Kernel(text, operands=1, threads=192, wave=wave).run([y])
+    assert (y == expected).all()
+
+
 def test_parameters_arrive_whole() -> None:
     kernel = Kernel(
         """

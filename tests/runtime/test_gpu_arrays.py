@@ -193,6 +193,8 @@ def test_a_described_array_is_on_the_device_of_the_stream_that_follows_its_own()
         ({"data": (6, False)}, ost.LayoutError, "not aligned"),
         ({"data": None}, ost.InputError, "cannot be read as memory"),
         ({"shape": None}, ost.InputError, "cannot be read as memory"),
+        ({"stream": "first"}, ost.InputError, "cannot be read as memory"),
+        ({"shape": (-1, 6)}, ost.ShapeError, "-1"),
     ],
 )
 def test_descriptions_that_no_view_can_be_are_refused(
@@ -226,10 +228,62 @@ def test_a_view_describes_itself() -> None:
         ost.TensorView(64, 34, (32,), None, "q8_0", "hip:0"),
     ):
         assert not hasattr(silent, "__cuda_array_interface__")
-    with pytest.raises(ost.InputError, match=r"exported by __cuda_array_interface__ alone"):
-        view.__dlpack__()
-    with pytest.raises(ost.InputError, match=r"exported by __cuda_array_interface__ alone"):
-        view.__dlpack_device__()
+
+
+class Device:
+    """A GPU, as far as an exported view asks."""
+
+    def __init__(self, name: str, architecture: str) -> None:
+        self.name, self.target = name, types.SimpleNamespace(name=architecture)
+        self.ordered: list[tuple[int, int]] = []
+
+    def order(self, first: int, then: int) -> None:
+        self.ordered.append((first, then))
+
+
+@pytest.mark.parametrize(("architecture", "kind"), [("sm_90", CUDA), ("gfx942", ROCM)])
+def test_views_travel_through_dlpack(architecture: str, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back here: elements where they lie, bf16 too, on the device, alive as long as somebody has them."""
+    device = Device("hip:3", architecture)
+    monkeypatch.setattr("ostinato.runtime.stream.OPENED", {"hip:3": device})
+    for dtype, values in (
+        ("f32", VALUES.copy()),
+        ("bf16", np.zeros((4, 6), np.int16)),
+        ("i64", np.zeros((4, 6), np.int64)),
+    ):
+        whole = ost.TensorView(values.ctypes.data, values.nbytes, (4, 6), None, dtype, "hip:3", values)
+        for part in (whole, whole.transpose(), whole.slice(1, 1, 5, 2), whole.slice(0, 2, 2)):
+            assert part.__dlpack_device__() == (kind, 3)
+            back = memory_of(Reexported(part), "x")
+            assert back.form == part.memory.form
+            assert (back.device, back.span) == ("hip:3", part.span)
+            assert back.address == part.address or not part.span
+    view = ost.TensorView(VALUES.ctypes.data, VALUES.nbytes, (24,), None, "f32", "hip:3", VALUES)
+    device.ordered.clear()
+    for stream in (None, 1, 0, -1):
+        view.__dlpack__(stream=stream)
+    assert device.ordered == [], "the default stream, or no order at all"
+    view.__dlpack__(stream=77, max_version=(1, 0), copy=False, dl_device=(kind, 3))
+    ordered = ost.TensorView.of(Exporter(VALUES, kind, 3), stream=Order(5, "hip:3"))  # type: ignore[arg-type]
+    for stream in (5, 6, 1):
+        ordered.__dlpack__(stream=stream)
+    assert device.ordered == [(0, 77), (5, 6), (5, 0)]
+    for options in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (kind, 0)}):
+        with pytest.raises(BufferError):
+            view.__dlpack__(**options)
+
+
+class Reexported:
+    """What another library makes of a view: nothing but its DLPack."""
+
+    def __init__(self, view: ost.TensorView) -> None:
+        self._view = view
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._view.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._view.__dlpack_device__()
 
 
 # torch

@@ -71,26 +71,58 @@ DEVICE u32 ordered(f32 x) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The largest value of a row and its first place, -1 where nothing can be chosen; the same in every thread. One pass: a
-// thread keeps its first largest value, and the block takes the largest of pairs of a value and a descending place.
+// The largest value of a row and its first place, -1 where nothing can be chosen.
 struct Best {
     f32 value;
     i64 place;
 };
+// The same as one number, of which the largest of several is that of all places together: a value above a descending
+// place. NaN is above everything.
+DEVICE Best best_of(u64 pair) {
+    const u32 bits = static_cast<u32>(pair >> 32);
+    const f32 value = float_of(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
+    return {value, usable(value) ? static_cast<i64>(0xffffffffu - static_cast<u32>(pair)) : -1};
+}
+
+// That of places [first, end), `first` a multiple of 4, the same in every thread. One pass: a thread keeps its first
+// largest value.
 template <int AT_ONCE>
-DEVICE Best row_best(const f32* x, i64 width) {
+DEVICE u64 best_pair(const f32* x, i64 first, i64 end) {
     f32 peak = -infinity();
     u32 place = 0;
     bool bad = false;
-    for_words<AT_ONCE>(x, 0, width, [&](u32 at, f32 value) {
-        bad = bad || !(value < infinity());
+    for_words<AT_ONCE>(x, first, end, [&](u32 at, f32 value) {
+        bad = bad || value != value;
         place = value > peak ? at : place;
         peak = value > peak ? value : peak;
     });
-    const u64 own = static_cast<u64>(ordered(peak)) << 32 | (0xffffffffu - place);
-    const u64 best = block_reduce(own, Largest());
-    const u32 bits = static_cast<u32>(best >> 32);
-    peak = float_of(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
-    bad = block_any(bad) || !usable(peak);
-    return {peak, bad ? -1 : static_cast<i64>(0xffffffffu - static_cast<u32>(best))};
+    const u64 own = bad ? ~0ull : static_cast<u64>(ordered(peak)) << 32 | (0xffffffffu - place);
+    return block_reduce(own, Largest());
+}
+
+// This block's share of a row that the blocks along the grid's first axis have together: places [first, end).
+struct Share {
+    i64 first, end;
+    DEVICE bool has(i64 place) const { return place >= first && place < end; }
+};
+DEVICE Share share_of(i64 width) {
+    const i64 each = ((width + block_count() - 1) / block_count() + 3) / 4 * 4;
+    const i64 first = smaller(width, block_index() * each);
+    return {first, smaller(width, first + each)};
+}
+
+// The best of a row by all of its blocks, each of which has a place in `pairs`; true in the block that knows.
+template <int AT_ONCE>
+DEVICE bool best_of_blocks(const f32* x, i64 width, u64* pairs, i64 ticket, Status status, Best& best) {
+    const Share share = share_of(width);
+    u64 pair = best_pair<AT_ONCE>(x, share.first, share.end);
+    if (block_count() > 1) {
+        if (thread_index() == 0) pairs[block_index()] = pair;
+        if (!status.last_of(block_count(), ticket)) return false;
+        pair = 0;
+        for (u32 b = thread_index(); b < block_count(); b += thread_count()) pair = larger(pair, pairs[b]);
+        pair = block_reduce(pair, Largest());
+    }
+    best = best_of(pair);
+    return true;
 }

@@ -26,12 +26,12 @@ template <class T>
 struct Rows {
     f32 values[SUMS][TILE_DEPTH];
     DEVICE void load(const T* first, i64 stride, int last) {
+        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
+    }
+    template <class Place>
+    DEVICE void load_by(Place place) {
         for (int i = 0; i < SUMS; ++i) {
-            const T* const from = first + smaller(Sums::row(i), last) * stride;
-            for (int run = 0; run < TILE_DEPTH / RUN; ++run) {
-                const Words words = load_words(from + run * RUN);
-                for (int k = 0; k < RUN; ++k) values[i][run * RUN + k] = value_in(words, k, from);
-            }
+            for (int k = 0; k < TILE_DEPTH; ++k) values[i][k] = widen(place(Sums::row(i), k / RUN)[k % RUN]);
         }
     }
 };
@@ -39,11 +39,16 @@ template <class T>
 struct Columns {
     f32 values[TILE_DEPTH];
     DEVICE void load(const T* first, i64 stride, int last) {
-        const T* const from = first + smaller(Sums::column(0), last) * stride;
-        for (int run = 0; run < TILE_DEPTH / RUN; ++run) {
-            const Words words = load_words(from + run * RUN);
-            for (int k = 0; k < RUN; ++k) values[run * RUN + k] = value_in(words, k, from);
-        }
+        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
+    }
+    template <class Place>
+    DEVICE void load_by(Place place) {
+        for (int k = 0; k < TILE_DEPTH; ++k) values[k] = widen(place(Sums::column(0), k / RUN)[k % RUN]);
+    }
+    template <class Place>
+    DEVICE void load_turned(Place place) {
+        const int d = Sums::column(0);
+        for (int k = 0; k < TILE_DEPTH; ++k) values[k] = widen(place(k, d / RUN)[d % RUN]);
     }
 };
 template <class T>
@@ -102,16 +107,46 @@ template <class T>
 struct Held {
     Words runs[HELD_RUNS];
     DEVICE void load(const T* first, i64 stride, int last) {
+        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
+    }
+    // Run r of row i lies at place(i, r).
+    template <class Place>
+    DEVICE void load_by(Place place) {
 #pragma unroll
-        for (int i = 0; i < HELD_RUNS; ++i) {
-            runs[i] = load_words(first + smaller(held_row(i), last) * stride + held_run(i) * RUN);
-        }
+        for (int i = 0; i < HELD_RUNS; ++i) runs[i] = load_words(place(held_row(i), held_run(i)));
     }
 };
 template <class T>
 struct Rows : Held<T> {};
 template <class T>
-struct Columns : Held<T> {};
+struct Columns : Held<T> {
+    // From shared memory as it is seen from its other side: 32 rows of 16 values, of which run r of row i lies at
+    // place(i, r).
+    template <class Place>
+    DEVICE void load_turned(Place place) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+#pragma unroll
+        for (int i = 0; i < HELD_RUNS; ++i) {
+            Words words = {};
+#pragma unroll
+            for (int k = 0; k < RUN; ++k) {
+                put(words, k, place(held_run(i) * RUN + k, held_row(i) / RUN)[held_row(i) % RUN]);
+            }
+            this->runs[i] = words;
+        }
+#else
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            u32(&w)[4] = this->runs[half].w;
+            const u32 at = static_cast<u32>(__cvta_generic_to_shared(place(lane(), half)));
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                         : "r"(at)
+                         : "memory");
+        }
+#endif
+    }
+};
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
 
@@ -202,3 +237,86 @@ DEVICE constexpr int spread(int width) {
     return width % 64 == 0 ? width + 32 : width;
 #endif
 }
+
+// A value as the sum of two halves, which is as good as f32 where neither runs out of its range.
+template <class T>
+DEVICE void cut(f32 value, T& high, T& low) {
+    narrow(value, high);
+    narrow(value - widen(high), low);
+}
+
+// 16 rows of 32 sums, cut so, as rows for another product with columns that were turned. `scratch` is this wave's own
+// and has CUT_VALUES values.
+#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+constexpr int CUT_VALUES = TILE * spread(TILE_DEPTH);
+template <class T>
+DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<T>& low, T* scratch) {
+    for (int part = 0; part < 2; ++part) {
+        wave_barrier();
+        for (int c = 0; c < TILE_DEPTH / TILE; ++c) {
+            for (int i = 0; i < SUMS; ++i) {
+                T halves[2];
+                cut(sums[c].values[i], halves[0], halves[1]);
+                scratch[Sums::row(i) * spread(TILE_DEPTH) + c * TILE + Sums::column(i)] = halves[part];
+            }
+        }
+        wave_barrier();
+        (part == 0 ? high : low).load(scratch, spread(TILE_DEPTH), TILE - 1);
+    }
+}
+#else
+constexpr int CUT_VALUES = 0;
+DEVICE u32 two_halves(f32 first, f32 second, const bf16*) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+DEVICE u32 two_halves(f32 first, f32 second, const f16*) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+// A lane has the very sums that it needs: a pair of columns is a pair of values of a run.
+template <class T>
+DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<T>& low, T*) {
+    constexpr const T* kind = nullptr;
+#pragma unroll
+    for (int c = 0; c < TILE_DEPTH / TILE; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const f32 first = sums[c].values[4 * half + 2 * r], second = sums[c].values[4 * half + 2 * r + 1];
+                Words words = {};
+                words.w[0] = two_halves(first, second, kind);
+                high.runs[r].w[2 * c + half] = words.w[0];
+                low.runs[r].w[2 * c + half] =
+                    two_halves(first - value_in(words, 0, kind), second - value_in(words, 1, kind), kind);
+            }
+        }
+    }
+}
+#endif
+
+// 16 bytes on their way into shared memory, nothing of them where there is no source; they are there, for the thread
+// that sent them, after copies_done().
+#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+DEVICE void copy_words(Words* to, const void* from) {
+    Words words = {};
+    if (from != nullptr) words = *static_cast<const Words*>(from);
+    *to = words;
+}
+DEVICE void copies_done() {}
+#else
+DEVICE void copy_words(Words* to, const void* from) {
+    if (from == nullptr) {
+        *to = Words{};
+        return;
+    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+#endif

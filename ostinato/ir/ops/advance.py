@@ -65,7 +65,9 @@ def _infer(site: Site) -> tuple[TensorType, ...]:
             require_shape(site.op, name, tensor, token.shape)
             require_axes(site.op, name, tensor, "N" if name in _OF_TOKENS else "R")
         if not tensor.is_natural:
-            fail(LayoutError, site.op, f"{name} in its natural layout", str(tensor), "inputs are never stored otherwise")
+            fail(
+                LayoutError, site.op, f"{name} in its natural layout", str(tensor), "inputs are never stored otherwise"
+            )
         found.append(tensor.with_layout(None))
     return tuple(found)
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ostinato as ost
+from ostinato import ops
 from ostinato.backend_hip import _native
 from ostinato.backend_hip import open as opening
 from ostinato.backend_hip.code_cache import CodeCache
@@ -27,6 +29,7 @@ from ostinato.ir.errors import LifecycleError, OstinatoError
 from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import DType
 from ostinato.runtime.device import ResolvedStep
+from tests.backend_hip.gpu.device_memory import OnDevice
 from tests.backend_hip.gpu.machine import CACHE, Memory, kernels
 from tests.backend_hip.gpu.tables import add, fill, table_kernels
 
@@ -146,6 +149,38 @@ def fork_with_a_device() -> None:
                 answers += "forked" in str(error)
         os._exit(answers)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def operators() -> None:
+    """Operators, their streams and a graph of them: a fork is told, the CPU's go on there, and everything is alive when the interpreter ends."""
+    machine, _, _ = _opened()
+    gpu = OnDevice(HipDevice(machine.gpu.device(0), cache=CodeCache(CACHE / "code"), host=HostDevice(threads=1)))
+    ops.use(gpu.device)
+    gpu.load("elementwise/elementwise")
+    ones = np.ones(8, np.float32)
+    x, y, stream = gpu.put(ones), gpu.empty(8), ost.Stream("hip:0")
+    out = np.zeros_like(ones)
+
+    def submit() -> None:
+        ops.scale(x, factor=2.0, out=y, stream=stream)
+
+    submit()
+    graph = ost.hip.HipGraphExecutable.capture(stream.native, submit)
+    ops.scale(ones, factor=2.0, out=out)
+    uses = (submit, stream.synchronize, lambda: ops.check("hip:0"), lambda: ost.Stream("hip:0"))
+    child = os.fork()
+    if child == 0:
+        answers = 0
+        for use in uses:
+            try:
+                use()
+            except LifecycleError as error:
+                answers += "forked" in str(error)
+        ops.scale(ones, factor=3.0, out=out)
+        os._exit(answers if (out == 3).all() else 0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    graph.launch(stream.native)
+    globals()["kept"] = [graph, x, y, stream]
 
 
 def open_folder(platform: str, folder: str) -> None:

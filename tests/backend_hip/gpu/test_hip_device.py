@@ -34,9 +34,8 @@ from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.device import Device, KernelCall, PackSource, ResolvedStep
 from tests.backend_hip.gpu.child import run_child
 from tests.backend_hip.gpu.machine import CACHE
-from tests.backend_hip.test_impls import stored
-from tests.kernels.test_hip_plans import CONFIGS, TARGETS, lowered, planned
-from tests.passes.graphs import decoder, input_values, run, tensors
+from tests.backend_hip.gpu.programs import decoder_on
+from tests.kernels.test_hip_plans import CONFIGS
 
 HOST = HostDevice(threads=1)
 ONE_BLOCK = Launch((1, 1, 1), (256, 1, 1))
@@ -404,54 +403,9 @@ def test_weights_that_cannot_be_packed_are_refused(gpu: HipDevice) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_planned_decoder_equals_the_interpreter(name: str, gpu: HipDevice, rng: np.random.Generator) -> None:
-    architecture, graph = gpu.isa, decoder(CONFIGS[name])
-    assert TARGETS[architecture] == gpu.native.wave
-    values, checkpoint = input_values(CONFIGS[name], rng), tensors(graph, rng)
-    chosen = lowered(CONFIGS[name], architecture)
-    expected = run(graph, values, checkpoint)
-    program, given = planned(chosen, architecture), {**values, **stored(chosen, checkpoint)}
-    entry, regions = program.entries["step"], {item.region: gpu.allocate(item.bytes) for item in program.regions}
-    places = {slot.name: slot.range for slot in program.weights}
-    places |= {binding.name: binding.range for binding in (*program.state, *entry.inputs)}
-    for key, place in places.items():
-        regions[place.region].write(given[key], place.offset)
-    for constant in program.constants:
-        regions[constant.range.region].write(np.frombuffer(constant.data, np.uint8), constant.range.offset)
-    steps = [
-        ResolvedStep(
-            step.node,
-            step.kind,
-            step.kernel,
-            tuple(
-                (0, 0) if o is None else (regions[o.range.region].address + o.range.offset, o.range.size)
-                for o in step.operands
-            ),
-            step.params,
-            launch=step.launch,
-        )
-        for step in entry.steps
-    ]
-    state = {
-        slot.name: regions[slot.range.region].read(np.uint8, (slot.range.size,), slot.range.offset)
-        for slot in program.state
-    }
-    table = gpu.make_table(steps, gpu.open_stream())
-    graphs, outputs = [table.capture(0, len(steps) // 2), table.capture(len(steps) // 2)], []
-    for replays in (False, True):
-        for slot in program.state:
-            regions[slot.range.region].write(state[slot.name], slot.range.offset)
-        if replays:
-            for part in graphs:
-                part.enqueue()
-            table.finish()
-        else:
-            table.run()
-        (place,) = (binding.range for binding in entry.outputs if binding.name == "logits")
-        kind = graph.types["logits"]
-        outputs.append(regions[place.region].read(kind.dtype.numpy, kind.static_shape, place.offset))
-    spread = float(np.std(expected.outputs["logits"]))
-    np.testing.assert_allclose(outputs[0], expected.outputs["logits"], rtol=0, atol=1e-4 * spread)
-    assert outputs[0].tobytes() == outputs[1].tobytes(), "replays and steps are bit-equal"
+    found = decoder_on(gpu, CONFIGS[name], rng)
+    np.testing.assert_allclose(found.planned, found.expected, rtol=0, atol=1e-4 * float(np.std(found.expected)))
+    assert found.planned.tobytes() == found.replayed.tobytes(), "replays and steps are bit-equal"
 
 
 # opening

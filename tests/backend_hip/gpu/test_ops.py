@@ -18,7 +18,7 @@ from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array, DType
 from tests.backend_hip.gpu.device_memory import Call, OnDevice, opened, valid_samples
 from tests.runtime.operator_samples import check_result
-from tests.runtime.test_gpu_arrays import ROCM, Described, Exporter
+from tests.runtime.test_gpu_arrays import ROCM, Described, Exporter, Reexported
 
 COPIES = ("hipMemcpyAsync", "hipMemsetAsync")
 WAITS = ("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipStreamQuery")
@@ -287,6 +287,26 @@ def test_an_array_of_another_library_is_ordered_by_its_producer(gpu: OnDevice, m
         assert (gpu.get(y) == 2 * turn * values).all()
 
 
+def test_a_consumer_of_a_view_follows_our_work(gpu: OnDevice, machine: EmulatedGpu, seed: int) -> None:
+    """Read back through DLPack onto another stream: what the default stream still has to do comes first, and the host waits for nothing."""
+    gpu.load(ELEMENTWISE)
+    source, x, y = gpu.put(floats(8)), gpu.empty(8, dtype="bf16"), gpu.empty(8)
+    theirs = ost.Stream(gpu.name, non_blocking=True)
+    ops.cast(source, dtype="bf16", out=x)
+    ops.cast(x, dtype="f32", out=y, stream=theirs)
+    ops.check(gpu.name)
+    scaled = gpu.empty(8)
+    for turn in range(20):
+        machine.seed(seed + turn, eagerness=0)
+        waits = counts(machine, *COPIES, *WAITS)
+        ops.scale(source, factor=float(turn), out=scaled)
+        ops.cast(scaled, dtype="bf16", out=x)
+        ops.cast(Reexported(x), dtype="f32", out=y, stream=theirs)
+        assert counts(machine, *COPIES, *WAITS) == waits
+        theirs.synchronize()
+        assert (gpu.get(y) == turn * floats(8)).all()
+
+
 def test_a_view_is_used_in_the_order_it_was_made_for(gpu: OnDevice) -> None:
     gpu.load(ELEMENTWISE)
     values, stream, y = floats(8), ost.Stream(gpu.name), gpu.empty(8)
@@ -354,6 +374,16 @@ def test_streams_wait_for_each_other_without_the_host(gpu: OnDevice, machine: Em
         assert counts(machine, *WAITS) == waits
         second.synchronize()
         assert (gpu.get(z) == (turn + 1) * floats(8)).all()
+
+
+def test_a_call_on_a_stream_bans_the_pool_and_one_on_the_default_stream_does_not(gpu: OnDevice) -> None:
+    gpu.load(ELEMENTWISE)
+    x, y, stream = gpu.put(floats(8)), gpu.empty(8), ost.Stream(gpu.name)
+    device = gpu.device.native
+    for queue, banned in ((None, False), (ost.Stream.external(gpu.name, 0), False), (stream, True)):
+        device.hand_off()
+        ops.scale(x, factor=1.0, out=y, stream=queue)
+        assert device.pool_banned == banned
 
 
 def test_streams_of_another_device_are_refused(gpu: OnDevice, other: OnDevice) -> None:
@@ -453,6 +483,26 @@ def test_workspaces_are_the_callers_and_on_the_device(gpu: OnDevice) -> None:
     call(gpu.bytes(needed))
     ops.check(gpu.name)
     assert gpu.get(out).tolist() == [[0.5, -4, 3]]
+
+
+def test_slices_of_an_arena_are_tensors(gpu: OnDevice, machine: EmulatedGpu) -> None:
+    gpu.load(ELEMENTWISE)
+    stream = ost.Stream(gpu.name)
+    arena = ost.hip.HipActivationArena(stream.native, 1024)
+
+    def slice_of(owner: Any) -> ost.TensorView:
+        return ost.TensorView(owner.allocate_slice(64), 64, (16,), None, "f32", gpu.name, owner)
+
+    x, made = gpu.put(floats(16)), counts(machine, "hipMalloc")
+    y, z = slice_of(arena), slice_of(arena)
+    ops.scale(x, factor=2.0, out=y, stream=stream)
+    ops.scale(y, factor=3.0, out=z, stream=stream)
+    back = gpu.empty(16)
+    ops.scale(z, factor=1.0, out=back, stream=stream)
+    assert machine.count("hipMalloc") == made["hipMalloc"] + 1, "of the one that reads it back"
+    stream.synchronize()
+    assert (gpu.get(back) == 6 * floats(16)).all()
+    assert (y.owner, arena.planned_bytes) == (arena, 320)
 
 
 def test_weights_of_a_gpu_are_read_as_they_are_stored(gpu: OnDevice) -> None:

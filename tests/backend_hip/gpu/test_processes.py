@@ -11,3 +11,7 @@ def test_a_process_ends_well_with_live_graphs_memory_and_scopes() -> None:
 
 def test_the_child_of_a_fork_is_told_at_once() -> None:
     assert run_child("fork") == "3", "each of three uses raised its typed error"
+
+
+def test_operators_end_well_and_tell_of_a_fork() -> None:
+    assert run_child("operators") == "4", "each of four uses raised its typed error, and the CPU's operators ran"

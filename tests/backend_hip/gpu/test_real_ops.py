@@ -183,3 +183,17 @@ def test_dlpack_and_the_cuda_array_interface_carry_their_order(torch: Any, gpu: 
         side.wait_stream(torch.cuda.default_stream())
     view = ost.TensorView(y.data_ptr(), y.nbytes, tuple(y.shape), None, "f32", "cuda:0", y)
     assert torch.as_tensor(view, device="cuda:0").data_ptr() == y.data_ptr()
+    assert torch.from_dlpack(view).data_ptr() == y.data_ptr()
+
+
+def test_torch_reads_memory_of_ours(torch: Any, gpu: OnDevice) -> None:
+    values = np.arange(64, dtype=np.float32).reshape(8, 8)
+    x, y = gpu.put(values), gpu.empty(8, 8, dtype="bf16")
+    ops.cast(x, dtype="bf16", out=y)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        part, rounded = torch.from_dlpack(x.transpose()), torch.from_dlpack(y)
+        assert rounded.dtype is torch.bfloat16
+        total = part.sum() + rounded.float().sum()
+    del x, y
+    assert total.item() == 2 * values.sum()

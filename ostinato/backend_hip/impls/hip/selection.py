@@ -70,6 +70,29 @@ def _rows_launch(site: CallSite) -> Launch:
     return element_launch(site.operand(0).elements)
 
 
+_SHARE = 8192
+"""Values of a row that a block takes."""
+_SHARING_BLOCKS = 512
+"""Of all rows together, that fill a device."""
+_SHARING_THREADS = 512
+
+
+def _shared_blocks(site: CallSite) -> int:
+    """Blocks that share a row."""
+    count, inner, width = rows_of(site.operand(0))
+    return max(1, min(-(-width // _SHARE), _SHARING_BLOCKS // max(1, count * inner)))
+
+
+def _shared_launch(site: CallSite) -> Launch:
+    count, inner, _ = rows_of(site.operand(0))
+    return block_launch(_shared_blocks(site), _SHARING_THREADS, count * inner)
+
+
+def _shared_workspace(site: CallSite) -> int:
+    count, inner, _ = rows_of(site.operand(0))
+    return 8 * count * inner * _shared_blocks(site)
+
+
 def _loss_params(site: CallSite) -> Params:
     count, inner, width = rows_of(site.operand(0))
     return (count * inner, width)
@@ -151,6 +174,16 @@ SELECTION_ROWS = (
     _ARGMAX,
     replace(
         _ARGMAX, name="hip_words", level=Level.TUNED, kernel=by_dtypes(_FILE, "argmax_words"), launch=_words_launch
+    ),
+    replace(
+        _ARGMAX,
+        name="hip_blocks",
+        level=Level.TUNED,
+        operands=(*_ARGMAX.operands, "workspace"),
+        kernel=by_dtypes(_FILE, "argmax_blocks"),
+        launch=_shared_launch,
+        workspace=_shared_workspace,
+        priority=1,
     ),
     _SAMPLE,
     replace(

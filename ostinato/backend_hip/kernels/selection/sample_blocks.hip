@@ -1,7 +1,7 @@
 // One token a row from its logits, by several blocks a row: temperature, top-k, top-p, min-p, then the inverse of the
 // distribution function.
 //
-// Every block finds the largest logit by itself. Then the blocks share the slices of the row: each value is scaled, or
+// Greedy rows take the largest logit. Of others every block finds it by itself. Then the blocks share the slices of the row: each value is scaled, or
 // weighed where there is no top-k, and a histogram of each slice goes to the workspace. The last block that is done adds
 // the histograms up, which says in which bin top-k or top-p ends. Where a block has a thread for every element up to
 // there, which is the rule, those are gathered and each of them finds its own place. Else the bin is divided until the
@@ -421,22 +421,25 @@ DEVICE void sample_blocks(const f32* logits, const f32* temperature, const i32* 
         const f32 heat = settings.temperature;
         const bool sensible = heat >= 0.0f && heat < infinity() && settings.top_p == settings.top_p &&
                               settings.min_p == settings.min_p;
-        const bool alone = !sensible || heat == 0.0f;  // one block is enough
-        if (alone && block_index() != 0) continue;
-        const Best best = sensible ? row_best<4>(x, width) : Best{0.0f, -1};
+        const Space space = space_of(workspace, row, width);
+        Best best = {0.0f, -1};
+        if (sensible && heat == 0.0f) {
+            if (!best_of_blocks<4>(x, width, reinterpret_cast<u64*>(space.values), row, status, best)) continue;
+        } else if (sensible) {
+            best = best_of(best_pair<4>(x, 0, width));
+        }
         i64 chosen = best.place;
-        if (!alone && chosen >= 0) {
+        if (heat > 0.0f && chosen >= 0) {
             settings.point = random_point(seed[row], index[row]);
             const bool few = settings.top_k > 0 && settings.top_k < width, cut = few || settings.top_p < 1.0f;
             const Order order = {!few, index_bits};
-            const Space space = space_of(workspace, row, width);
             for (i64 slice = block_index(); slice < space.slices; slice += block_count()) {
                 take_slice(order, cut, x, width, best.value, settings, space, slice);
             }
             if (block_count() > 1 && !status.last_of(block_count(), row)) continue;
             block_barrier();
             chosen = choose(order, cut, width, settings, space);
-        } else if (block_index() != 0) {
+        } else if (!(sensible && heat == 0.0f) && block_index() != 0) {
             continue;
         }
         if (thread_index() == 0) token[row] = static_cast<i32>(chosen);

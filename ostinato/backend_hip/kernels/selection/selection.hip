@@ -14,8 +14,19 @@ DEVICE void argmax(const f32* x, const i32* count, i32* y, i64 entries, i64 inne
 DEVICE void argmax_words(const f32* x, const i32* count, i32* y, i64 entries, i64 inner, i64 width, Status) {
     const i64 rows = valid_rows(count, entries) * inner;
     for (i64 row = block_index(); row < rows; row += block_count()) {
-        const Best best = row_best<8>(x + row * width, width);
+        const Best best = best_of(best_pair<8>(x + row * width, 0, width));
         if (thread_index() == 0) y[row] = static_cast<i32>(best.place);
+    }
+}
+
+// The same by several blocks a row; rows are along the grid's second axis. The workspace has a number a row and block.
+DEVICE void argmax_blocks(const f32* x, const i32* count, i32* y, u64* workspace, i64 entries, i64 inner, i64 width,
+                          Status status) {
+    const i64 rows = valid_rows(count, entries) * inner;
+    for (i64 row = block_index_y(); row < rows; row += block_count_y()) {
+        Best best;
+        const bool known = best_of_blocks<4>(x + row * width, width, workspace + row * block_count(), row, status, best);
+        if (known && thread_index() == 0) y[row] = static_cast<i32>(best.place);
     }
 }
 

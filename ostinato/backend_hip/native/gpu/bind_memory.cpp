@@ -27,7 +27,10 @@ void translate(std::exception_ptr error) {
         if (error) std::rethrow_exception(error);
     } catch (const Failure& failure) {
         const py::object type = py::module_::import("ostinato.ir.errors").attr(error_class(failure.kind));
-        const auto or_none = [](const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); };
+        const auto or_none = [](const std::string& text) -> py::object {
+            if (text.empty()) return py::none();
+            return py::str(text);
+        };
         const py::object made = type(failure.what(), py::arg("hint") = or_none(failure.hint),
                                      py::arg("node") = or_none(failure.node));
         PyErr_SetObject(type.ptr(), made.ptr());

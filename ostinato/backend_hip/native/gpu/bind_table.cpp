@@ -114,7 +114,7 @@ void bind_table(py::module_& m) {
         .def("finish", [](TableObject& t) { without_gil([&] { t.table.finish(); }); });
     refuse_copies(table);
 
-    py::class_<Launch> launch(m, "GpuLaunch", "A kernel with its parameters, on operands that differ from call to call.");
+    py::class_<Launch> launch(m, "GpuLaunch", "A kernel with its parameters, on operands that differ by call.");
     launch
         .def(py::init([](Device& device, const Function& function, const Triple& grid, const Triple& block,
                          uint32_t shared_bytes, size_t operands, const py::sequence& params,
