@@ -72,6 +72,7 @@ class Embedder:
         settings = plan_settings(memory_limit, reuse, mode)
         program = plan_text_program(entries, route.device.target, settings=settings)
         self.executable = load_program(program, route, progress=progress, kind=EmbedExecutable)
+        self.executable.prewarm()
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -87,6 +87,7 @@ class LLM:
         settings = plan_settings(memory_limit, reuse, mode)
         program = plan_text_program(entries, route.device.target, settings=settings)
         self.executable = load_program(program, route, progress=progress, kind=TextExecutable)
+        self.executable.prewarm()
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)
         self._worker = Worker(self._generator, self.executable.generating)

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+import numpy as np
+
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.hip_kernels import HipKernels
-from ostinato.backend_hip.hip_memory import HipBuffer, native_stream
+from ostinato.backend_hip.hip_memory import HipBuffer, PinnedBytes, native_stream
 from ostinato.backend_hip.hip_table import HipCall, HipLaunch, HipStep, HipTable, instances_of, make_launch, make_table
 from ostinato.backend_hip.hip_weights import WeightCarrier
 from ostinato.backend_hip.packing import Source
@@ -51,6 +53,8 @@ class HipDevice:
         self._default_status: _native.StatusBlock | None = None
         self._statuses: weakref.WeakKeyDictionary[_native.Stream, _native.StatusBlock] = weakref.WeakKeyDictionary()
         self._external: dict[int, _native.Stream] = {}
+        self._reader: tuple[_native.Stream, PinnedBytes] | None = None
+        self._reading = threading.Lock()
         self.after_fork()
         renew_after_fork(self)
         if not device.pool_banned:
@@ -161,9 +165,28 @@ class HipDevice:
         """Waits for all work. Raises `BoundsError`, naming the node, when a launch on any stream met an index out of range since somebody last waited."""
         self.native.synchronize()
         with self._lock:
-            streams = list(self._statuses)
-        for stream in (None, *streams):
-            self.finish(stream)
+            blocks = list(self._statuses.values())
+        if not blocks:
+            self.finish()
+            return
+        # not through the streams themselves: another thread may capture on one, and one of somebody else may be gone
+        if self._default_status is not None:
+            blocks.append(self._default_status)
+        with self._reading:
+            if self._reader is None:
+                self._reader = _native.Stream(self.native, non_blocking=True), PinnedBytes(self.native, 4)
+            for block in blocks:  # what the next ones met is for the next call
+                self._refuse(self._taken(block, *self._reader))
+
+    def _taken(self, block: _native.StatusBlock, reader: _native.Stream, seen: PinnedBytes) -> int:
+        """The status word of a stream whose work is done, which is forgotten."""
+        _native.copy_async(seen.address, None, block.address, self.native, 4, reader)
+        reader.synchronize()
+        word = int(seen.view(np.uint32, (1,))[0])
+        if word:
+            _native.fill_async(block.address, self.native, 0, 4, reader)
+            reader.synchronize()
+        return word
 
     def finish(self, stream: object = None) -> None:
         """Waits for a stream (None: the default one). Raises `BoundsError`, naming the node, when a launch on it met an index out of range since the last
@@ -173,7 +196,10 @@ class HipDevice:
         if status is None:  # nothing was launched there
             self.native.synchronize() if own is None else own.synchronize()
             return
-        word = status.take()
+        self._refuse(status.take())
+
+    def _refuse(self, word: int) -> None:
+        """Raises what a status word says."""
         if word:
             launch = self._launches.get(word - 1)
             raise BoundsError(

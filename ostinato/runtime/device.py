@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy.typing as npt
 
 from ostinato.ir.step import Launch as LaunchShape
-from ostinato.ir.step import StepKind
+from ostinato.ir.step import Step, StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
 
@@ -138,6 +138,11 @@ class KernelCall:
     operands: int
     kind: StepKind = StepKind.LAUNCH
     launch: LaunchShape | None = None
+
+    @staticmethod
+    def of(step: Step) -> KernelCall:
+        """What a step of a plan calls."""
+        return KernelCall(step.node, step.kernel, step.params, len(step.operands), step.kind, step.launch)
 
 
 class CapturedNode(Protocol):

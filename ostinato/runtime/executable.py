@@ -25,7 +25,7 @@ from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, any_array, by_name
 from ostinato.runtime.captured import CapturedRunner
 from ostinato.runtime.conformance import CaptureReport
-from ostinato.runtime.device import Device
+from ostinato.runtime.device import Device, KernelCall
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.options import MODES, Route
 from ostinato.runtime.program import Program
@@ -281,8 +281,11 @@ class Executable:
         A second call does nothing. What is bound to other memory (`bind`) and what is cloned is made ready anew. Raises what making a runner raises.
         """
         with Executable.exclusive(self):
-            for name in self.entries:
-                self.runner(name)
+            missing = [plan for name, plan in self.entries.items() if name not in self._runners]
+            if self.mode in ("planned", "guarded", "captured"):  # of all entries together; eager prepares what it calls
+                self.device.prepare([KernelCall.of(step) for plan in missing for step in plan.steps])
+            for plan in missing:
+                self.runner(plan.name)
 
     def captures(self, entry: str | None = None) -> list[CaptureReport]:
         """What each captured graph of an entry was read back as, in order; empty in another mode. Captures it where it is not captured yet."""

@@ -30,6 +30,8 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "concat": {"sm_80": 128, "sm_90": 128},
     "embedding": {"sm_80": 16, "sm_90": 16},
     "gemv_swiglu": {"sm_90": 8},
+    "linear": {"sm_80": 16, "sm_90": 16},
+    "linear_swiglu": {"sm_80": 16, "sm_90": 32},
     "linear_tile_swiglu": {"gfx1100": 64},
     "masked_mean": {"sm_80": 24, "sm_90": 24},
     "rotary_table": {"sm_80": 40, "sm_90": 40},

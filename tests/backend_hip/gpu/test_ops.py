@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -175,6 +176,12 @@ def test_an_index_out_of_range_is_told_by_whoever_waits(gpu: OnDevice) -> None:
         ops.check(gpu.name)
     embed(gpu, [0], stream)
     ops.check(gpu.name)
+    embed(gpu, [8], stream)
+    embed(gpu, [8])
+    for _ in range(2):
+        with pytest.raises(ost.BoundsError, match="embedding"):
+            ops.check(gpu.name)
+    ops.check(gpu.name)
     ops.check("cpu")
 
 
@@ -191,6 +198,40 @@ def test_a_lost_device_is_told_too(gpu: OnDevice, machine: EmulatedGpu) -> None:
     with pytest.raises(ost.BackendError):
         ops.check(gpu.name)
     machine.recover()
+
+
+def test_a_check_touches_no_stream_of_others(gpu: OnDevice, machine: EmulatedGpu) -> None:
+    """One on which another thread captures stays whole, and one that its owner destroyed is not asked."""
+    gpu.load(ELEMENTWISE, "linear/embedding")
+    x, y = gpu.put(floats(8)), gpu.empty(8)
+    stream = ost.Stream(gpu.name, non_blocking=True)
+    theirs = _native.Stream(gpu.device.native)
+    borrowed = ost.Stream.external(gpu.name, theirs.handle)
+    ops.scale(x, factor=2.0, out=y, stream=stream)
+    embed(gpu, [99], borrowed)
+    del theirs
+    inside, checked = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def submit() -> None:
+        ops.scale(x, factor=2.0, out=y, stream=stream)
+        inside.set()
+        checked.wait(30)
+        ops.scale(y, factor=2.0, out=x, stream=stream)
+
+    thread = threading.Thread(
+        target=lambda: found.append(ost.hip.HipGraphExecutable.capture(stream.native, submit).node_count)
+    )
+    thread.start()
+    inside.wait(30)
+    try:
+        with pytest.raises(ost.BoundsError, match="embedding"):
+            ops.check(gpu.name)
+        ops.check(gpu.name)
+    finally:
+        checked.set()
+        thread.join()
+    assert found == [2]
 
 
 # captures

@@ -194,6 +194,5 @@ def test_torch_reads_memory_of_ours(torch: Any, gpu: OnDevice) -> None:
     with torch.cuda.stream(side):
         part, rounded = torch.from_dlpack(x.transpose()), torch.from_dlpack(y)
         assert rounded.dtype is torch.bfloat16
-        total = part.sum() + rounded.float().sum()
-    del x, y
-    assert total.item() == 2 * values.sum()
+        del x, y
+        assert (part.sum() + rounded.float().sum()).item() == 2 * values.sum()

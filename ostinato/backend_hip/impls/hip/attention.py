@@ -165,18 +165,18 @@ _HALVES = (DType.F16, DType.BF16)
 _WIDTHS = (64, 128)
 _QUERIES = 64
 """Of a block: so many tokens and heads that share keys."""
-_TILE_WAVES = 4
+_TILE_WAVES = 8
 _FEWEST = 16
 """Tokens of a sequence from which on matrix units pay."""
 
 
 def _halves(site: CallSite) -> str | None:
-    """Queries, keys and values of one half dtype, with heads that the kernel has tiles for."""
-    query = site.operand(0)
+    """Keys and values of one half dtype and queries of it or of f32, with heads that the kernel has tiles for."""
+    query, key = site.operand(0), site.operand(1)
     width = query.static_shape[-1]
     return first_reason(
-        need_dtype("q", query, _HALVES),
-        need_dtype("k", site.operand(1), (query.dtype,)),
+        need_dtype("k", key, _HALVES),
+        need_dtype("q", query, (key.dtype, DType.F32)),
         None if width in _WIDTHS else f"the head width must be {' or '.join(map(str, _WIDTHS))}, found {width}",
     )
 
@@ -222,13 +222,14 @@ def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
     def kernel(site: CallSite) -> str:
         function = row.op.replace("attention", "attention_tile")
         width = site.operand(0).static_shape[-1]
-        dtypes = (site.operand(0).dtype, site.results[0].dtype)
+        queries = (site.operand(0).dtype,) if row.op == "attention_packed" else ()
+        dtypes = (*queries, site.operand(1).dtype, site.results[0].dtype)
         return kernel_name(_TILE_FILE, function, width, *(dtype.value for dtype in dtypes))
 
     def launch(site: CallSite) -> Launch:
-        """Queries along the grid, key-value heads along its second axis."""
+        """A block a tile of the queries that share a key-value head."""
         shared = max(1, site.operand(1).static_shape[1 if row.op == "attention_packed" else -2])
-        return block_launch(-(-_units(site) // shared // _QUERIES), _TILE_WAVES * wave, shared)
+        return block_launch(-(-_units(site) // shared // _QUERIES) * shared, _TILE_WAVES * wave)
 
     return replace(
         row,

@@ -10,10 +10,11 @@
 #include "scoring.h"
 #include "tile.h"
 
-constexpr int WAVES = 4;
-constexpr int QUERIES = WAVES * TILE;
-constexpr int KEYS = 32;
-constexpr int PAIRS = KEYS / 2;
+constexpr int SIDES = 4, PARTS = 2;  // waves: each has 16 of the queries and 32 keys of a tile
+constexpr int WAVES = SIDES * PARTS, THREADS = WAVES * WAVE;
+constexpr int QUERIES = SIDES * TILE;
+constexpr int KEYS = TILE_DEPTH;
+constexpr int SPAN = PARTS * KEYS;  // keys of a tile
 constexpr i32 NOBODY = -1;
 
 // What a query sees: keys [start, end) of a sequence.
@@ -42,81 +43,95 @@ struct BlockPlaces {
     }
 };
 
-// Which of the keys of a tile [start, end) has.
+// Which of 32 keys from `tile` on [start, end) has.
 DEVICE u32 bits_seen(i32 start, i32 end, i32 tile) {
     const i32 from = larger(start - tile, 0), to = smaller(end - tile, KEYS);
     if (from >= to) return 0;
     return 0xffffffffu >> (KEYS - (to - from)) << from;
 }
-
-// The halves that a weight is cut into.
-template <class T>
-DEVICE void cut(f32 weight, T& high, T& low) {
-    narrow(weight, high);
-    narrow(weight - widen(high), low);
-}
-
-// Keys and values of a tile on their way: each thread has runs of 8 of two neighbours.
-template <int WIDTH>
-struct OnTheWay {
-    static constexpr int RUNS = WIDTH / RUN, ITEMS = PAIRS * RUNS, THREADS = WAVES * WAVE;
-    static constexpr int EACH = (ITEMS + THREADS - 1) / THREADS;
-    Words keys[EACH][2], values[EACH][2];
-
-    template <class T, class Places>
-    DEVICE void load(const T* k, const T* v, Places places, i32 tile, u32 seen, bool whole, Status status) {
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const int item = e * THREADS + thread_index(), run = item / PAIRS * RUN;
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                const int j = item % PAIRS * 2 + n;
-                i64 key, value;
-                keys[e][n] = values[e][n] = {};
-                if (item >= ITEMS || (seen >> j & 1u) == 0) continue;
-                if (places.find(tile + j, key, value)) {
-                    keys[e][n] = load_words(k + key + run, whole);
-                    values[e][n] = load_words(v + value + run, whole);
-                } else {
-                    status.out_of_range();
-                }
-            }
-        }
-    }
-    // Keys as rows of WIDTH values; of values a row for each of WIDTH, in words of two keys.
-    DEVICE void store(Words* key_rows, u32* value_rows) const {
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const int item = e * THREADS + thread_index(), pair = item % PAIRS, run = item / PAIRS;
-            if (item >= ITEMS) continue;
-            for (int n = 0; n < 2; ++n) key_rows[(2 * pair + n) * (spread(WIDTH) / RUN) + run] = keys[e][n];
-#pragma unroll
-            for (int i = 0; i < RUN; ++i) {
-                const u32 one = values[e][0].w[i / 2] >> i % 2 * 16, other = values[e][1].w[i / 2] >> i % 2 * 16;
-                value_rows[(run * RUN + i) * (spread(KEYS) / 2) + pair] = (one & 0xffffu) | other << 16;
-            }
-        }
-    }
+struct Bits {
+    u32 of[PARTS];
 };
 
-// The queries of a wave with what was summed up for them.
+// Rows of WIDTH halves in shared memory, runs of a row in an order of its own: whatever lanes read together, be it
+// neighbouring runs of two rows or a run of eight of them, is in different banks.
+DEVICE int place_of(int row, int run) {
+#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+    return run ^ ((row ^ row >> 3) & 7);
+#else
+    return run ^ ((row & 1) << 2 | (row >> 1 & 3));
+#endif
+}
 template <int WIDTH, class T>
+struct Staged {
+    T* first;
+    DEVICE T* operator()(int row, int run) const { return first + row * WIDTH + place_of(row, run) * RUN; }
+    DEVICE Words* words(int row, int run) const { return reinterpret_cast<Words*>((*this)(row, run)); }
+};
+
+// Sends a tile's keys or values, those that somebody sees, to shared memory, the others as zeros.
+template <int WIDTH, class T, class Places>
+DEVICE void send(Staged<WIDTH, T> to, const T* from, bool values, Places places, i32 tile, Bits seen, bool whole,
+                 Status status) {
+    constexpr int RUNS = WIDTH / RUN;
+#pragma unroll
+    for (int e = 0; e < SPAN * RUNS / THREADS; ++e) {
+        const int item = e * THREADS + thread_index(), j = item / RUNS, run = item % RUNS;
+        i64 key, value;
+        const T* source = nullptr;
+        if (seen.of[j / KEYS] >> j % KEYS & 1u) {
+            if (places.find(tile + j, key, value)) {
+                source = from + (values ? value : key) + run * RUN;
+            } else {
+                status.out_of_range();
+            }
+        }
+        if (whole || source == nullptr) {
+            copy_words(to.words(j, run), source);
+        } else {
+            *to.words(j, run) = load_words(source, false);
+        }
+    }
+}
+
+// Queries of halves are taken as they are, and f32 ones cut in two. Those for f16 are first brought near 1 by a power
+// of two, a query at a time, so that all of both halves is in range.
+template <class Q, class T>
+struct Cutting {
+    static constexpr bool SCALED = false;
+};
+template <>
+struct Cutting<f32, f16> {
+    static constexpr bool SCALED = true;
+};
+DEVICE f32 power_below(f32 x) {  // of two, between 2^-100 and 2^100
+    const u32 exponent = smaller(larger(bits_of(x) >> 23 & 0xffu, 27u), 227u);
+    return float_of(exponent << 23);
+}
+
+// The queries of a wave with what was summed up for them.
+template <int WIDTH, class Q, class T>
 struct Queries {
-    Rows<T> rows[WIDTH / TILE_DEPTH];
+    static constexpr int PIECES = sizeof(Q) == sizeof(T) ? 1 : 2;
+    static constexpr bool SCALED = Cutting<Q, T>::SCALED;
+    Rows<T> rows[PIECES][WIDTH / TILE_DEPTH];
     Sums sums[WIDTH / TILE];
     f32 peaks[ROWS_HELD], totals[ROWS_HELD];  // totals of this lane's columns only
+    f32 factors[ROWS_HELD];
+    i32 start[ROWS_HELD], end[ROWS_HELD];  // what the rows see of a sequence
 
-    // One tile of keys: scores, their weights through `weights`, which is this wave's own, then the values.
-    DEVICE void take(const T* keys, const T* values, T* weights, i32 tile, const i32 (&start)[ROWS_HELD],
-                     const i32 (&end)[ROWS_HELD], Scoring score) {
-        Sums scores[KEYS / TILE];
+    // The weights of 32 keys from `tile` on, and what is summed up so far brought to their largest score.
+    DEVICE void weigh(Staged<WIDTH, T> keys, int first, i32 tile, Scoring score, Sums (&weights)[KEYS / TILE]) {
 #pragma unroll
         for (int c = 0; c < KEYS / TILE; ++c) {
 #pragma unroll
             for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
                 Columns<T> columns;
-                columns.load(keys + c * TILE * spread(WIDTH) + k * TILE_DEPTH, spread(WIDTH), TILE - 1);
-                multiply(scores[c], rows[k], columns);
+                columns.load_by([=](int row, int run) {
+                    return keys(first + c * TILE + row, k * (TILE_DEPTH / RUN) + run);
+                });
+#pragma unroll
+                for (int piece = 0; piece < PIECES; ++piece) multiply(weights[c], rows[piece][k], columns);
             }
             keep_order();
         }
@@ -128,8 +143,8 @@ struct Queries {
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) {
                 const int r = held_row_of(i), j = tile + c * TILE + Sums::column(i);
-                f32& own = scores[c].values[i];
-                own = j >= start[r] && j < end[r] ? score(own) : -infinity();
+                f32& own = weights[c].values[i];
+                own = j >= start[r] && j < end[r] ? score(SCALED ? own * factors[r] : own) : -infinity();
                 tops[r] = Largest()(tops[r], own);
             }
         }
@@ -140,16 +155,14 @@ struct Queries {
             peaks[r] = tops[r];
             totals[r] *= olds[r];
         }
-        T* const lows = weights + TILE * spread(KEYS);
 #pragma unroll
         for (int c = 0; c < KEYS / TILE; ++c) {
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) {
-                const int r = held_row_of(i), at = Sums::row(i) * spread(KEYS) + c * TILE + Sums::column(i);
-                const f32 own = scores[c].values[i];
-                const f32 weight = own == -infinity() ? 0.0f : shifted(own, tops[r]);
-                totals[r] += weight;
-                cut(weight, weights[at], lows[at]);
+                const int r = held_row_of(i);
+                f32& own = weights[c].values[i];
+                own = own == -infinity() ? 0.0f : shifted(own, tops[r]);
+                totals[r] += own;
             }
         }
 #pragma unroll
@@ -157,14 +170,16 @@ struct Queries {
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) sums[d].values[i] *= olds[held_row_of(i)];
         }
-        wave_barrier();
+    }
+
+    // Adds the values of 32 keys with their weights.
+    DEVICE void add(Staged<WIDTH, T> values, int first, const Sums (&weights)[KEYS / TILE], T* scratch) {
         Rows<T> high, low;
-        high.load(weights, spread(KEYS), TILE - 1);
-        low.load(lows, spread(KEYS), TILE - 1);
+        cut_rows(weights, high, low, scratch);
 #pragma unroll
         for (int d = 0; d < WIDTH / TILE; ++d) {
             Columns<T> columns;
-            columns.load(values + d * TILE * spread(KEYS), spread(KEYS), TILE - 1);
+            columns.load_turned([=](int row, int run) { return values(first + row, d * (TILE / RUN) + run); });
             multiply(sums[d], high, columns);
             multiply(sums[d], low, columns);
             keep_order();
@@ -172,30 +187,65 @@ struct Queries {
     }
 };
 
+// Queries [first, first + QUERIES) of one key-value head into shared memory, cut where they are f32. A query's runs are
+// taken by neighbouring lanes.
+template <int WIDTH, class Q, class T, class Problem>
+DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* factors, const Q* q, i64 first, i64 tokens,
+                         i64 group, i64 kv, bool whole, Problem problem) {
+    constexpr int RUNS = WIDTH / RUN;
+#pragma unroll
+    for (int e = 0; e < QUERIES * RUNS / THREADS; ++e) {
+        const int item = e * THREADS + thread_index(), query = item / RUNS, run = item % RUNS;
+        const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
+        const Q* const from = q + problem.query(smaller(token, tokens - 1), head) + run * RUN;
+        if constexpr (Queries<WIDTH, Q, T>::PIECES == 1) {
+            *high.words(query, run) = token < tokens ? load_words(from, whole) : Words{};
+        } else {
+            f32 values[RUN] = {};
+            if (token < tokens) load_values(from, whole, values);
+            if constexpr (Cutting<Q, T>::SCALED) {
+                f32 largest = 0.0f;
+                for (int i = 0; i < RUN; ++i) largest = Largest()(largest, fabsf(values[i]));
+                for (int n = 1; n < RUNS; n *= 2) largest = Largest()(largest, shuffle_xor(largest, n));
+                const f32 factor = power_below(largest);
+                for (int i = 0; i < RUN; ++i) values[i] *= 1.0f / factor;
+                if (run == 0) factors[query] = factor;
+            }
+            Words halves[2] = {};
+            for (int i = 0; i < RUN; ++i) {
+                T top, rest;
+                cut(values[i], top, rest);
+                put(halves[0], i, top);
+                put(halves[1], i, rest);
+            }
+            *high.words(query, run) = halves[0];
+            *low.words(query, run) = halves[1];
+        }
+    }
+}
+
 // Sequences of a block's queries one after the other. Problem says of a token what it sees, where its query lies, and
 // where the keys of a sequence are.
-template <int WIDTH, class T, class Y, class Problem>
-DEVICE void attend(const T* q, const T* k, const T* v, Y* y, i64 tokens, i64 heads, i64 kv_heads, Scoring score,
+template <int WIDTH, class T, class Q, class Y, class Problem>
+DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 heads, i64 kv_heads, Scoring score,
                    Problem problem, Status status) {
-    constexpr int KEY_WORDS = KEYS * spread(WIDTH) / RUN, VALUE_WORDS = WIDTH * spread(KEYS) / RUN;
-    constexpr int WEIGHT_WORDS = 2 * TILE * spread(KEYS) / RUN, QUERY_WORDS = QUERIES * spread(WIDTH) / RUN;
-    constexpr int TILE_WORDS = KEY_WORDS + VALUE_WORDS + WAVES * WEIGHT_WORDS;
-    SHARED(Words, memory, TILE_WORDS > QUERY_WORDS ? TILE_WORDS : QUERY_WORDS);
+    static_assert(QUERIES == SPAN, "queries cut in two take the room of keys and of values");
+    SHARED(Words, memory, 2 * SPAN * WIDTH / RUN);
+    SHARED(Words, scratches, WAVES * CUT_VALUES / RUN + 1);
     SHARED(Seen, seen, QUERIES);
     SHARED(i32, first_of, QUERIES);
-    const int t = thread_index(), wave = t / WAVE;
-    const i64 group = heads / kv_heads, kv = block_index_y(), units = (tokens * group + QUERIES - 1) / QUERIES;
+    SHARED(f32, factors, QUERIES);
+    SHARED(f32, other_peaks, QUERIES);
+    SHARED(f32, other_totals, QUERIES);
+    const int t = thread_index(), wave = t / WAVE, side = wave % SIDES, part = wave / SIDES * KEYS;
+    const Staged<WIDTH, T> keys = {reinterpret_cast<T*>(memory)}, values = {keys.first + SPAN * WIDTH};
+    T* const scratch = reinterpret_cast<T*>(scratches) + wave * CUT_VALUES;
+    const i64 group = heads / kv_heads, tiles = (tokens * group + QUERIES - 1) / QUERIES;
     const bool whole = problem.whole(q, k, v);
-    for (i64 unit = block_index(); unit < units; unit += block_count()) {
-        const i64 first = (units - 1 - unit) * QUERIES;  // the last ones see most
-        block_barrier();                                 // an earlier unit may still be read
-        for (int item = t; item < QUERIES * (WIDTH / RUN); item += WAVES * WAVE) {
-            const int query = item / (WIDTH / RUN), run = item % (WIDTH / RUN);
-            const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
-            Words words = {};
-            if (token < tokens) words = load_words(q + problem.query(token, head) + run * RUN, whole);
-            memory[query * (spread(WIDTH) / RUN) + run] = words;
-        }
+    for (i64 unit = block_index(); unit < tiles * kv_heads; unit += block_count()) {
+        const i64 kv = unit % kv_heads, first = (tiles - 1 - unit / kv_heads) * QUERIES;  // the last ones see most
+        block_barrier();  // an earlier unit may still be read
+        send_queries(keys, values, factors, q, first, tokens, group, kv, whole, problem);
         if (t < QUERIES) {
             const i64 token = (first + t) / group;
             seen[t] = token < tokens ? problem.seen(token, status) : Seen{NOBODY, 0, 0};
@@ -207,11 +257,19 @@ DEVICE void attend(const T* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
             for (int other = 0; other < t; ++other) before |= seen[other].sequence == seen[t].sequence;
             first_of[t] = before || seen[t].sequence == NOBODY ? 0 : 1;
         }
-        Queries<WIDTH, T> own;
+        Queries<WIDTH, Q, T> own;
 #pragma unroll
-        for (int part = 0; part < WIDTH / TILE_DEPTH; ++part) {
-            own.rows[part].load(reinterpret_cast<const T*>(memory) + wave * TILE * spread(WIDTH) + part * TILE_DEPTH,
-                             spread(WIDTH), TILE - 1);
+        for (int piece = 0; piece < own.PIECES; ++piece) {
+#pragma unroll
+            for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+                own.rows[piece][k].load_by([=](int row, int run) {
+                    return (piece == 0 ? keys : values)(side * TILE + row, k * (TILE_DEPTH / RUN) + run);
+                });
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            if constexpr (own.SCALED) own.factors[held_row_of(i)] = factors[side * TILE + Sums::row(i)];
         }
 #pragma unroll
         for (int r = 0; r < ROWS_HELD; ++r) own.peaks[r] = -infinity(), own.totals[r] = 0.0f;
@@ -221,65 +279,103 @@ DEVICE void attend(const T* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
             const i32 sequence = seen[leader].sequence;
             const auto places = problem.places(sequence, kv);
             // What queries see of it: those of this lane's rows, and some by each lane for the wave.
-            i32 start[ROWS_HELD], end[ROWS_HELD], begin = 0x7fffffff, stop = 0;
+            i32 begin = 0x7fffffff, stop = 0, wave_begin = begin, wave_stop = 0;
             constexpr int SHARE = QUERIES / WAVE;
             i32 starts[SHARE], ends[SHARE];
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) {
-                const Seen found = seen[wave * TILE + Sums::row(i)];
-                start[held_row_of(i)] = found.start;
-                end[held_row_of(i)] = found.sequence == sequence ? found.end : 0;
+                const Seen found = seen[side * TILE + Sums::row(i)];
+                own.start[held_row_of(i)] = found.start;
+                own.end[held_row_of(i)] = found.sequence == sequence ? found.end : 0;
             }
 #pragma unroll
             for (int s = 0; s < SHARE; ++s) {
-                const Seen found = seen[s * WAVE + lane()];
+                const int query = s * WAVE + lane();
+                const Seen found = seen[query];
                 starts[s] = found.start;
                 ends[s] = found.sequence == sequence ? found.end : 0;
-                begin = ends[s] > starts[s] ? smaller(begin, starts[s]) : begin;
+                if (ends[s] <= starts[s]) continue;
+                begin = smaller(begin, starts[s]);
                 stop = larger(stop, ends[s]);
+                if (query / TILE != side) continue;
+                wave_begin = smaller(wave_begin, starts[s]);
+                wave_stop = larger(wave_stop, ends[s]);
             }
             for (int n = 1; n < WAVE; n *= 2) {
                 begin = smaller(begin, shuffle_xor(begin, n));
                 stop = larger(stop, shuffle_xor(stop, n));
+                wave_begin = smaller(wave_begin, shuffle_xor(wave_begin, n));
+                wave_stop = larger(wave_stop, shuffle_xor(wave_stop, n));
             }
             // The keys that somebody sees of the first tile from here on that has any.
             const auto next = [&](i32& tile) {
-                for (; tile < stop; tile += KEYS) {
-                    u32 bits = 0;
-                    for (int s = 0; s < SHARE; ++s) bits |= bits_seen(starts[s], ends[s], tile);
-                    for (int n = 1; n < WAVE; n *= 2) bits |= shuffle_xor(bits, n);
-                    if (bits != 0) return bits;
+                for (; tile < stop; tile += SPAN) {
+                    Bits bits = {};
+                    u32 any = 0;
+                    for (int p = 0; p < PARTS; ++p) {
+                        for (int s = 0; s < SHARE; ++s) bits.of[p] |= bits_seen(starts[s], ends[s], tile + p * KEYS);
+                        for (int n = 1; n < WAVE; n *= 2) bits.of[p] |= shuffle_xor(bits.of[p], n);
+                        any |= bits.of[p];
+                    }
+                    if (any != 0) return bits;
                 }
-                return 0u;
+                return Bits{};
             };
-            OnTheWay<WIDTH> coming;
-            i32 tile = begin / KEYS * KEYS;
-            coming.load(k, v, places, tile, next(tile), whole, status);
+            i32 tile = begin / SPAN * SPAN;
+            Bits bits = next(tile);
+            send(keys, k, false, places, tile, bits, whole, status);
+            copies_done();
+            block_barrier();
             while (tile < stop) {
-                block_barrier();  // the tile before may still be read
-                Words* const values = memory + KEY_WORDS;
-                coming.store(memory, reinterpret_cast<u32*>(values));
+                const bool busy = tile + part < wave_stop && tile + part + KEYS > wave_begin;
+                Sums weights[KEYS / TILE];
+                send(values, v, true, places, tile, bits, whole, status);
+                if (busy) own.weigh(keys, part, tile + part, score, weights);
+                copies_done();
                 block_barrier();
-                i32 after = tile + KEYS;
-                const u32 bits = next(after);
-                if (after < stop) coming.load(k, v, places, after, bits, whole, status);
-                own.take(reinterpret_cast<const T*>(memory), reinterpret_cast<const T*>(values),
-                         reinterpret_cast<T*>(values + VALUE_WORDS + wave * WEIGHT_WORDS), tile, start, end, score);
-                tile = after;
+                tile += SPAN;
+                bits = next(tile);
+                if (tile < stop) send(keys, k, false, places, tile, bits, whole, status);
+                if (busy) own.add(values, part, weights, scratch);
+                copies_done();
+                block_barrier();
             }
         }
+        // What the waves of the other keys have is joined to the first ones'.
 #pragma unroll
         for (int r = 0; r < ROWS_HELD; ++r) {
             for (int n = 1; n < ROW_LANES; n *= 2) own.totals[r] += shuffle_xor(own.totals[r], n);
         }
+        f32* const others = reinterpret_cast<f32*>(memory) + side * WAVE + lane();
+        if (part != 0) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) {
+                const int query = side * TILE + Sums::row(i);
+                if (lane() % ROW_LANES == 0) {
+                    other_peaks[query] = own.peaks[held_row_of(i)];
+                    other_totals[query] = own.totals[held_row_of(i)];
+                }
+#pragma unroll
+                for (int d = 0; d < WIDTH / TILE; ++d) {
+                    others[(d * SUMS + i) * SIDES * WAVE] = own.sums[d].values[i];
+                }
+            }
+        }
+        block_barrier();
+        if (part != 0) continue;
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
-            const i64 at = first + wave * TILE + Sums::row(i), token = at / group, head = kv * group + at % group;
-            const f32 total = own.totals[held_row_of(i)];
+            const int r = held_row_of(i), query = side * TILE + Sums::row(i);
+            const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
+            const f32 top = Largest()(own.peaks[r], other_peaks[query]);
+            const f32 share = shifted(own.peaks[r], top), other_share = shifted(other_peaks[query], top);
+            const f32 total = own.totals[r] * share + other_totals[query] * other_share;
             if (token >= tokens) continue;
 #pragma unroll
             for (int d = 0; d < WIDTH / TILE; ++d) {
-                narrow(total == 0.0f ? 0.0f : own.sums[d].values[i] / total,
+                const f32 sum =
+                    own.sums[d].values[i] * share + others[(d * SUMS + i) * SIDES * WAVE] * other_share;
+                narrow(total == 0.0f ? 0.0f : sum / total,
                        y[(token * heads + head) * WIDTH + d * TILE + Sums::column(i)]);
             }
         }
@@ -307,14 +403,14 @@ struct PackedTokens {
 };
 
 // q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table.
-template <int WIDTH, class T, class Y>
-DEVICE void attention_tile_packed(const T* q, const T* k_cache, const T* v_cache, const i32* row_of_token,
+template <int WIDTH, class Q, class T, class Y>
+DEVICE void attention_tile_packed(const Q* q, const T* k_cache, const T* v_cache, const i32* row_of_token,
                                   const i32* position, const i32* block_table, const i32* length, const i32* count,
                                   Y* y, i64 tokens, i64 heads, i64 kv_heads, i64 width, i64 blocks, i64 block_size,
                                   i64 table_rows, i64 table_width, f64 scale, i64 window, f64 cap, Status status) {
     const PackedTokens problem = {row_of_token, position, block_table, length, heads, kv_heads, width, blocks,
                                   block_size, table_rows, table_width, window};
-    attend<WIDTH>(q, k_cache, v_cache, y, valid_rows(count, tokens), heads, kv_heads,
+    attend<WIDTH, T>(q, k_cache, v_cache, y, valid_rows(count, tokens), heads, kv_heads,
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, problem, status);
 }
 
@@ -352,7 +448,7 @@ DEVICE void attention_tile_causal(const T* q, const T* k, const T* v, const i32*
                                   i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch,
                                   i64 v_token, i64 v_head, Status status) {
     const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
-    attend<WIDTH>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
+    attend<WIDTH, T>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status);
 }
 
@@ -385,6 +481,6 @@ DEVICE void attention_tile_bidirectional(const T* q, const T* k, const T* v, con
                                          i64 k_head, i64 v_token, i64 v_head, Status status) {
     const Steps steps = {0, q_token, q_head, 0, k_token, k_head, 0, v_token, v_head};
     const i64 valid = valid_rows(count, tokens);
-    attend<WIDTH>(q, k, v, y, valid, heads, kv_heads, Scoring{static_cast<f32>(scale), 0.0f},
+    attend<WIDTH, T>(q, k, v, y, valid, heads, kv_heads, Scoring{static_cast<f32>(scale), 0.0f},
                   EncoderTokens{steps, row_of_token, start, length, valid, rows}, status);
 }
