@@ -138,8 +138,7 @@ def read_entry(path: Path) -> tuple[bytes | None, bool]:
 
 
 def write_entry(path: Path, code: bytes) -> None:
-    """Puts an entry in its place, whole. Raises `OSError`."""
-    """Writes an entry aside and renames it. Raises `OSError`."""
+    """Puts an entry in its place, whole: written aside and renamed. Raises `OSError`."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem[:16], suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -10,13 +10,14 @@ import enum
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.packing import PackCall, Source, bytes_of, pack_call, unpack_call
+from ostinato.backend_hip.steps import LaunchCall, NativeStep
 from ostinato.backend_hip.target import host_target
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import (
@@ -28,11 +29,11 @@ from ostinato.ir.errors import (
     LifecycleError,
     OstinatoError,
 )
-from ostinato.ir.step import Launch, StepKind
+from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable", "NativeStep"]
+__all__ = ["DeviceInfo", "HostBuffer", "HostDevice", "HostLaunch", "HostTable"]
 
 _MAX_THREADS = 1024
 _MAX_THREADS_HINT = "threads is how many cores to use; 0 takes one for each physical core"
@@ -50,27 +51,6 @@ class _Status(enum.IntEnum):
     NOT_FOUND = 7
 
 
-class NativeStep(Protocol):
-    """A step with addresses: operands are (address, bytes), (0, 0) where an optional one is absent."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def kind(self) -> StepKind: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def operands(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def params(self) -> tuple[int | float, ...]: ...
-    @property
-    def lane(self) -> int: ...
-    @property
-    def waits(self) -> tuple[int, ...]: ...
-    @property
-    def signals(self) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """What the device is: the CPU, the kernel unit in use, the units it could use, and its threads."""
@@ -81,23 +61,6 @@ class DeviceInfo:
     available: tuple[str, ...]
     threads: int
     abi_version: int
-
-
-class LaunchCall(Protocol):
-    """A step without addresses; on the host its kernel and parameters are all there is to it."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def params(self) -> tuple[int | float, ...]: ...
-    @property
-    def operands(self) -> int: ...
-    @property
-    def kind(self) -> StepKind: ...
-    @property
-    def launch(self) -> Launch | None: ...
 
 
 class _Memory:

@@ -20,9 +20,10 @@ from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.hip_kernels import HipKernels
 from ostinato.backend_hip.hip_memory import HipBuffer, PinnedBytes, native_stream
-from ostinato.backend_hip.hip_table import HipCall, HipLaunch, HipStep, HipTable, instances_of, make_launch, make_table
+from ostinato.backend_hip.hip_table import HipLaunch, HipTable, instances_of, make_launch, make_table
 from ostinato.backend_hip.hip_weights import WeightCarrier
 from ostinato.backend_hip.packing import Source
+from ostinato.backend_hip.steps import HipStep, LaunchCall
 from ostinato.backend_hip.target import ALIGNMENT, hip_target
 from ostinato.ir.errors import BoundsError, ConfigError, LifecycleError
 from ostinato.ir.forks import renew_after_fork
@@ -54,14 +55,13 @@ class HipDevice:
         self._statuses: weakref.WeakKeyDictionary[_native.Stream, _native.StatusBlock] = weakref.WeakKeyDictionary()
         self._external: dict[int, _native.Stream] = {}
         self._reader: tuple[_native.Stream, PinnedBytes] | None = None
-        self._reading = threading.Lock()
         self.after_fork()
         renew_after_fork(self)
         if not device.pool_banned:
             device.pool_enabled = True
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
 
     @property
     def name(self) -> str:
@@ -140,11 +140,11 @@ class HipDevice:
         """Compiles, loads and packs what the steps need. Raises `BackendError`, naming the node, for a step that cannot run."""
         return make_table(self.native, self.kernels, steps, native_stream(stream, self.native))
 
-    def prepare(self, calls: Sequence[HipCall]) -> None:
+    def prepare(self, calls: Sequence[LaunchCall]) -> None:
         """Compiles and loads the kernels of calls, all of them side by side. Raises `BackendError`, naming the node, for a launch without a shape."""
         self.kernels.load(instances_of(calls))
 
-    def make_launch(self, call: HipCall) -> HipLaunch:
+    def make_launch(self, call: LaunchCall) -> HipLaunch:
         """A step without addresses. Raises `BackendError`, naming the node, for one that cannot run, `LifecycleError` while this thread captures."""
         if _native.capturing():
             raise LifecycleError(

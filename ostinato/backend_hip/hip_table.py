@@ -8,62 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.hip_kernels import HipKernels
 from ostinato.backend_hip.hip_memory import native_stream
 from ostinato.backend_hip.impls.hip.vendor import GEMM_OPERANDS
 from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, instance_of
+from ostinato.backend_hip.steps import HipStep, LaunchCall
 from ostinato.backend_hip.vendor_choices import Gemm, vendor_choices
 from ostinato.ir.errors import BackendError, LifecycleError, OstinatoError
 from ostinato.ir.step import Launch, StepKind
 
-__all__ = ["HipCall", "HipGraph", "HipLaunch", "HipStep", "HipTable", "instances_of", "make_launch", "make_table"]
-
+__all__ = ["HipGraph", "HipLaunch", "HipTable", "instances_of", "make_launch", "make_table"]
 
 Runs: TypeAlias = Callable[[tuple[tuple[int, int], ...], _native.StatusBlock, _native.Stream | None], None]
 """Runs a step on operands, reporting to a block, on a stream."""
-
-
-class HipStep(Protocol):
-    """A step with addresses: operands are (address, bytes), (0, 0) where an optional one is absent."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def kind(self) -> StepKind: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def operands(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def params(self) -> tuple[int | float, ...]: ...
-    @property
-    def lane(self) -> int: ...
-    @property
-    def waits(self) -> tuple[int, ...]: ...
-    @property
-    def signals(self) -> tuple[int, ...]: ...
-    @property
-    def launch(self) -> Launch | None: ...
-
-
-class HipCall(Protocol):
-    """A step without addresses, whose `operands` it only counts."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def kind(self) -> StepKind: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
-    def operands(self) -> int: ...
-    @property
-    def params(self) -> tuple[int | float, ...]: ...
-    @property
-    def launch(self) -> Launch | None: ...
 
 
 class HipGraph:
@@ -169,7 +129,7 @@ class HipTable:
         raise LifecycleError("a step table cannot be copied or pickled", hint="make another one")
 
 
-def instances_of(calls: Iterable[HipCall]) -> set[Instance]:
+def instances_of(calls: Iterable[LaunchCall]) -> set[Instance]:
     """The kernels of calls. Raises `BackendError`, naming the node, for a launch without a shape."""
     return {
         _instance(call.node, call.kernel, call.operands, call.params, call.launch)
@@ -260,10 +220,10 @@ class HipLaunch:
         try:
             self._run(operands, self._status(own), own)
         except OstinatoError as error:
-            raise named(error, self.node) from None
+            raise _named(error, self.node) from None
 
 
-def named(error: OstinatoError, node: str) -> OstinatoError:
+def _named(error: OstinatoError, node: str) -> OstinatoError:
     """The same error, of a node."""
     return error if error.node else type(error)(error.message, node=node, hint=error.hint)
 
@@ -271,7 +231,7 @@ def named(error: OstinatoError, node: str) -> OstinatoError:
 def make_launch(
     device: _native.GpuDevice,
     kernels: HipKernels,
-    call: HipCall,
+    call: LaunchCall,
     number: int,
     status: Callable[[_native.Stream | None], _native.StatusBlock],
 ) -> HipLaunch:
@@ -280,7 +240,14 @@ def make_launch(
     Raises `BackendError`, naming the node, for a kind of step that is none of a launch.
     """
     if call.kind is StepKind.GEMM:
-        return HipLaunch(device, call.node, _GemmRun(device, kernels, call), status)
+
+        def product(
+            operands: tuple[tuple[int, int], ...], _: _native.StatusBlock, stream: _native.Stream | None
+        ) -> None:
+            # looked up at each call: the algorithm depends on the workspace that the call brings
+            _gemm(device, kernels, call.node, call.params, operands).run(operands, stream)
+
+        return HipLaunch(device, call.node, product, status)
     if call.kind is not StepKind.LAUNCH:
         raise BackendError(f"a step of kind {call.kind.value} is no launch", node=call.node)
     launch = _shape(call.node, call.launch)
@@ -297,19 +264,6 @@ def make_launch(
         number,
     )
     return HipLaunch(device, call.node, native.run, status)
-
-
-class _GemmRun:
-    """A vendor's product, whose algorithm depends on the workspace of the call."""
-
-    def __init__(self, device: _native.GpuDevice, kernels: HipKernels, call: HipCall) -> None:
-        self._device, self._kernels, self._call = device, kernels, call
-
-    def __call__(
-        self, operands: tuple[tuple[int, int], ...], status: _native.StatusBlock, stream: _native.Stream | None
-    ) -> None:
-        del status
-        _gemm(self._device, self._kernels, self._call.node, self._call.params, operands).run(operands, stream)
 
 
 def _gemm(

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from ostinato.ir.step import Launch, StepKind
 from ostinato.runtime.device import CapturedNode
 
-__all__ = ["ALLOWED", "Expected", "Home", "Place", "Problem", "aligned", "bits", "node_problems", "vendor_problems"]
+__all__ = [
+    "AGAIN",
+    "ALLOWED",
+    "Expected",
+    "Home",
+    "Place",
+    "Problem",
+    "aligned",
+    "bits",
+    "node_problems",
+    "vendor_problems",
+]
 
 ALLOWED = ("kernel", "copy", "fill")
 """Types of node that a step may record."""
@@ -21,7 +32,8 @@ _NODE_OF: Mapping[StepKind, str] = {StepKind.LAUNCH: "kernel", StepKind.COPY: "c
 _RULE_OF: Mapping[StepKind, int] = {StepKind.LAUNCH: 4, StepKind.COPY: 9, StepKind.FILL: 9}
 _AHEAD = 64
 """How many nodes or steps a match looks ahead."""
-_AGAIN = "capture again; if this comes back, report it with the driver's version"
+AGAIN = "capture again; if this comes back, report it with the driver's version"
+"""The hint where there is nothing better to say."""
 _UNREADABLE = "the driver does not show the parameters of kernels: `ostinato doctor --conformance` tells its version"
 
 
@@ -78,7 +90,7 @@ class Problem:
     rule: int
     message: str
     tensor: str = ""
-    hint: str = _AGAIN
+    hint: str = AGAIN
 
 
 Where = Callable[[int], str]

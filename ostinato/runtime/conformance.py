@@ -30,6 +30,7 @@ from ostinato.ir.step import WORKSPACE, Step, StepKind
 from ostinato.planner.plan import EntryPlan, ProgramPlan, spelled
 from ostinato.runtime.capture_memory import Homes, PlacedMemory
 from ostinato.runtime.capture_nodes import (
+    AGAIN,
     ALLOWED,
     Expected,
     Place,
@@ -185,7 +186,7 @@ class _Examiner:
         step: Expected | None = None,
         node: int | None = None,
         tensor: str = "",
-        hint: str = Problem(0, "").hint,
+        hint: str = AGAIN,
     ) -> None:
         number, name = (None, "") if step is None else (step.number, step.node)
         self.findings.append(CaptureFinding(rule, message, hint, node, number, name, tensor))

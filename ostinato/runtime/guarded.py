@@ -24,7 +24,7 @@ from ostinato.planner.plan import EntryPlan, slot_name, spelled
 from ostinato.runtime.device import Device, Window
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
-from ostinato.runtime.replays import Replays
+from ostinato.runtime.replays import LazyReplays, Replays
 from ostinato.runtime.runners import PlannedRunner
 
 __all__ = ["GuardedRunner", "pattern"]
@@ -116,7 +116,7 @@ class GuardedRunner(PlannedRunner):
 
     def replays(self, outputs: Sequence[str], depth: int) -> Replays:
         del depth
-        return Replays(self.again, outputs)
+        return LazyReplays(self.again, outputs)
 
     def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
         given = [binding.range for binding in self.loaded.plan.inputs]

@@ -6,6 +6,7 @@ memory, and the host waits for one slot while the device is at work on the next.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -14,32 +15,56 @@ from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding
 from ostinato.runtime.device import Ring, Table, Window
 
-__all__ = ["QueuedReplays", "Replays"]
+__all__ = ["LazyReplays", "QueuedReplays", "Replays"]
 
 
-class Replays:
+class Replays(abc.ABC):
     """Replays of one entry, taken in the order in which they were submitted. `pending` were submitted and not taken; at most `depth` may be."""
 
-    def __init__(self, again: Callable[[Sequence[str]], Mapping[str, Array]], outputs: Sequence[str]) -> None:
-        """`again` runs the entry once more."""
+    def __init__(self, outputs: Sequence[str], depth: int) -> None:
         self.outputs = tuple(outputs)
-        self.depth = 1
+        self.depth = depth
         self.pending = 0
-        self._again = again
 
     def submit(self) -> None:
         """One more replay."""
         assert self.pending < self.depth, "a replay is taken before its slot is used again"
+        self._begin()
         self.pending += 1
 
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Sets a replay on its way, where it does not wait until it is taken."""
+        ...
+
+    @abc.abstractmethod
     def take(self) -> dict[str, Array]:
         """Copies of the outputs of the first replay that is pending, when it is done. Raises what a run raises."""
+        ...
+
+    @abc.abstractmethod
+    def drop(self) -> None:
+        """Takes what is pending and throws it away."""
+        ...
+
+
+class LazyReplays(Replays):
+    """Replays that run when they are taken, one at a time."""
+
+    def __init__(self, again: Callable[[Sequence[str]], Mapping[str, Array]], outputs: Sequence[str]) -> None:
+        """`again` runs the entry once more."""
+        super().__init__(outputs, 1)
+        self._again = again
+
+    def _begin(self) -> None:
+        """Nothing yet."""
+
+    def take(self) -> dict[str, Array]:
         assert self.pending, "a replay is submitted before it is taken"
         self.pending -= 1
         return {name: np.array(array) for name, array in self._again(self.outputs).items()}
 
     def drop(self) -> None:
-        """Takes what is pending and throws it away."""
         self.pending = 0
 
 
@@ -48,23 +73,20 @@ class QueuedReplays(Replays):
 
     def __init__(
         self, enqueue: Callable[[], None], table: Table, window: Window, outputs: Sequence[Binding], depth: int
-    ):
+    ) -> None:
         """`enqueue` submits all steps of `table`; the outputs lie in the memory that `window` stands for."""
-        super().__init__(lambda names: {}, [binding.name for binding in outputs])
-        self.depth = depth
+        super().__init__([binding.name for binding in outputs], depth)
         self._enqueue, self._table = enqueue, table
         self._rings: dict[str, tuple[Binding, Ring]] = {
             binding.name: (binding, window.ring(binding.range.offset, binding.range.end, depth)) for binding in outputs
         }
         self._submitted = 0
 
-    def submit(self) -> None:
-        assert self.pending < self.depth, "a replay is taken before its slot is used again"
+    def _begin(self) -> None:
         self._enqueue()
         for _, ring in self._rings.values():
             ring.fetch(self._submitted % self.depth)
         self._submitted += 1
-        self.pending += 1
 
     def take(self) -> dict[str, Array]:
         slot = self._await_first()

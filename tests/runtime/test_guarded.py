@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.backend_hip.device import HostDevice, HostTable, NativeStep
+from ostinato.backend_hip.device import HostDevice, HostTable
+from ostinato.backend_hip.steps import NativeStep
 from ostinato.backend_hip.target import host_target
 from ostinato.frontend.trace import GraphBuilder
 from ostinato.ir.errors import BackendError, BoundsError, ConfigError

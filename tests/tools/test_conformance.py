@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ostinato.backend_hip.device import HostDevice, HostLaunch, LaunchCall
+from ostinato.backend_hip.device import HostDevice, HostLaunch
+from ostinato.backend_hip.steps import LaunchCall
 from ostinato.ir.errors import BackendError
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Impl, Target

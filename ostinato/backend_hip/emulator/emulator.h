@@ -44,7 +44,7 @@ struct Thread {
     int number;
     State state;
     Site site;
-    unsigned long long turns;  // barriers and shuffles so far
+    unsigned long long barriers, turns;  // barriers so far; and shuffles too, in which waves may differ
     unsigned value;            // given to a shuffle, then what came back
     int source;                // lane that it is wanted from
     char* stack = nullptr;
@@ -157,7 +157,7 @@ static void prepare(int number) {
     thread.begun = true;
     thread.number = number;
     thread.state = State::READY;
-    thread.turns = 0;
+    thread.barriers = thread.turns = 0;
     block.ready.push_back(number);
 }
 
@@ -202,7 +202,8 @@ static void release(int first, int end) {
 
 static void wait_at(Thread& thread, State state, const char* file, int line) {
     thread.state = state;
-    thread.site = {file, line, thread.turns++};
+    const unsigned long long turn = thread.turns++;
+    thread.site = {file, line, state == State::AT_BARRIER ? thread.barriers++ : turn};
 }
 
 static void barrier(const char* file, int line) {

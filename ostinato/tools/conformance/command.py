@@ -39,7 +39,7 @@ def conformance(device: str, ops: Collection[str], seed: int, path: Path | None,
     """
     if unknown := sorted(set(ops) - set(OP)):
         raise ConfigError(f"there are no operators {unknown}", hint="docs/OPERATORS.md lists them")
-    opened = open_device("auto" if device == "auto" else device)
+    opened = open_device(device)
     with progress(quiet=as_json) as steps:
         report = run_conformance(opened, seed=seed, ops=set(ops) or None, steps=steps)
     if path is not None:

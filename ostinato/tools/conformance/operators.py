@@ -17,13 +17,13 @@ from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.errors import BoundsError, OstinatoError
 from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OP
-from ostinato.ir.step import StepKind, device_class
+from ostinato.ir.step import device_class
 from ostinato.ir.target import Impl, Level
 from ostinato.ir.types import Array
-from ostinato.runtime.device import Device, KernelCall
+from ostinato.runtime.device import Device
 from ostinato.tools.conformance.calls import Call, calls, refusal
 from ostinato.tools.conformance.report import RowVerdict, WorstValue
-from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, Worst, check, references
+from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, Worst, check, kernel_call, references
 from ostinato.tools.conformance.samples import LARGE, arrays_of, random_samples, well_typed
 
 __all__ = ["Advance", "rows_of", "run_rows"]
@@ -88,19 +88,8 @@ def _asked(row: Impl, rng: np.random.Generator, ways: int | None) -> Iterator[_A
 
 def _load(device: Device, found: Sequence[Call]) -> None:
     """Compiles the kernels of all calls together where the device compiles; each call would else do so by itself, and does where this fails."""
-    wanted = [
-        KernelCall(
-            call.site.node.op,
-            call.row.kernel(call.site),
-            call.row.params(call.site),
-            len(call.row.operands),
-            launch=call.row.launch_of(call.site),
-        )
-        for call in found
-        if call.row.kind is StepKind.LAUNCH
-    ]
     try:
-        device.prepare(wanted)
+        device.prepare([kernel_call(call) for call in found])
     except OstinatoError:
         return  # the verdict on the row whose kernel it is will say why
 

@@ -20,7 +20,7 @@ from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.device import Device, KernelCall, PackSource
 from ostinato.tools.conformance.calls import Call, counts_operands, leading_axis, leads
 
-__all__ = ["GUARD", "DeviceMachine", "Machine", "Memory", "Mismatch", "Worst", "check", "references"]
+__all__ = ["GUARD", "DeviceMachine", "Machine", "Memory", "Mismatch", "Worst", "check", "kernel_call", "references"]
 
 GUARD = 256
 """Bytes before and after each operand that nobody may touch."""
@@ -98,7 +98,7 @@ class DeviceMachine:
         return packed
 
     def run(self, call: Call, operands: Sequence[Memory | None]) -> None:
-        row, site, device = call.row, call.site, self.device
+        device = self.device
         held = {id(memory): memory for memory in operands if memory is not None}
         places: dict[int, int] = {}
         end = 0
@@ -112,15 +112,20 @@ class DeviceMachine:
         try:
             buffer.write(image)
             addresses = tuple((0, 0) if m is None else (buffer.address + places[id(m)], m.nbytes) for m in operands)
-            name, launch = site.node.results[0].name, row.launch_of(site)
-            kernel = KernelCall(name, row.kernel(site), row.params(site), len(addresses), row.kind, launch)
-            device.make_launch(kernel).run(addresses)
+            device.make_launch(kernel_call(call)).run(addresses)
             device.synchronize()
         finally:
             found = buffer.read(np.uint8, (end,))
             buffer.free()
             for key, memory in held.items():
                 memory.guarded[:] = found[places[key] - GUARD : places[key] + memory.nbytes + GUARD]
+
+
+def kernel_call(call: Call) -> KernelCall:
+    """What a device makes ready for a call; errors name its first result."""
+    row, site = call.row, call.site
+    name, count = site.node.results[0].name, len(row.operands)
+    return KernelCall(name, row.kernel(site), row.params(site), count, row.kind, row.launch_of(site))
 
 
 def _poison(dtype: DType, count: int) -> Array:

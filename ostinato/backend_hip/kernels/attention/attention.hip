@@ -4,8 +4,8 @@
 // - tiles_N, for any head: tiles of 128 keys that begin at multiples of 128, in ascending order. In a tile a thread has
 //   a key, then N elements of the output.
 // - lanes_N, for heads of N times 16 bytes: teams of N lanes take every so manieth key, 16 bytes of it each, and are
-//   joined at the end, those of a group in a tree and groups in ascending order. Chunks of keys of a packed token may be
-//   left to blocks of their own; chunks are joined in ascending order, whoever had them.
+//   joined at the end, those of a group in a tree and groups in ascending order. Chunks of keys of a packed token may
+//   be left to blocks of their own; chunks are joined in ascending order, whoever had them.
 //
 // Either way a result depends on the token and its keys alone, and not on where the keys lie or who else is in the
 // batch. Keys that are not seen are not read; a token that sees none gives zeros.
@@ -32,12 +32,12 @@ struct InBlocks {
     DEVICE i64 value(i64 j) const { return key(j); }
 };
 
-// What some keys amount to: their largest score, their weights' sum, and for each d of [0, width) that of weighted values.
-// A result is their quotient, and 0 where there is no key.
+// What some keys amount to: their largest score, their weights' sum, and for each d of [0, width) that of weighted
+// values. A result is their quotient, and 0 where there is no key.
 DEVICE f32 quotient(f32 output, f32 sum) { return sum == 0.0f ? 0.0f : output / sum; }
 
-// Each of these calls put(d, peak, sum, output) for d of [0, width) of one query over keys [first, end), by all threads of
-// a block.
+// Each of these calls put(d, peak, sum, output) for d of [0, width) of one query over keys [first, end), by all threads
+// of a block.
 
 template <int HELD>
 struct Tiles {
@@ -180,8 +180,8 @@ struct Sight {
     const i32* table;
     bool bad;  // the same in all threads
 };
-DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* block_table, const i32* length, i64 token,
-                      i64 table_rows, i64 table_width, i64 block_size, i64 window) {
+DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* block_table, const i32* length,
+                      i64 token, i64 table_rows, i64 table_width, i64 block_size, i64 window) {
     const i64 row = row_of_token[token], at = position[token], start = window_start(at, window);
     const bool none = row < 0 || row >= table_rows;
     const i64 end = none ? 0 : smaller<i64>(at + 1, length[row]);
@@ -228,8 +228,8 @@ struct Unfinished {
     }
 };
 
-// The same, but chunks of so many keys, which begin at multiples of that, are shared by the blocks along the grid's first
-// axis; tokens and heads are along the second one. The last block of a head joins them.
+// The same, but chunks of so many keys, which begin at multiples of that, are shared by the blocks along the grid's
+// first axis; tokens and heads are along the second one. The last block of a head joins them.
 template <class Way, class Q, class C, class Y>
 DEVICE void attention_packed_split(const Q* q, const C* k_cache, const C* v_cache, const i32* row_of_token,
                                    const i32* position, const i32* block_table, const i32* length, const i32* count,

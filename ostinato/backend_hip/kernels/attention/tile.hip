@@ -43,15 +43,12 @@ struct BlockPlaces {
     }
 };
 
-// Which of 32 keys from `tile` on [start, end) has.
-DEVICE u32 bits_seen(i32 start, i32 end, i32 tile) {
-    const i32 from = larger(start - tile, 0), to = smaller(end - tile, KEYS);
+// Which of the keys of a tile [start, end) has.
+DEVICE u64 bits_seen(i32 start, i32 end, i32 tile) {
+    const i32 from = larger(start - tile, 0), to = smaller(end - tile, SPAN);
     if (from >= to) return 0;
-    return 0xffffffffu >> (KEYS - (to - from)) << from;
+    return ~u64(0) >> (SPAN - (to - from)) << from;
 }
-struct Bits {
-    u32 of[PARTS];
-};
 
 // Rows of WIDTH halves in shared memory, runs of a row in an order of its own: whatever lanes read together, be it
 // neighbouring runs of two rows or a run of eight of them, is in different banks.
@@ -71,17 +68,20 @@ struct Staged {
 
 // Sends a tile's keys or values, those that somebody sees, to shared memory, the others as zeros.
 template <int WIDTH, class T, class Places>
-DEVICE void send(Staged<WIDTH, T> to, const T* from, bool values, Places places, i32 tile, Bits seen, bool whole,
+DEVICE void send(Staged<WIDTH, T> to, const T* from, bool values, Places places, i32 tile, u64 seen, bool whole,
                  Status status) {
     constexpr int RUNS = WIDTH / RUN;
+    static_assert(THREADS % RUNS == 0, "a thread always has the same run");
+    const int run = thread_index() % RUNS;
+    from += run * RUN;
 #pragma unroll
     for (int e = 0; e < SPAN * RUNS / THREADS; ++e) {
-        const int item = e * THREADS + thread_index(), j = item / RUNS, run = item % RUNS;
+        const int j = e * (THREADS / RUNS) + thread_index() / RUNS;
         i64 key, value;
         const T* source = nullptr;
-        if (seen.of[j / KEYS] >> j % KEYS & 1u) {
+        if (seen >> j & 1u) {
             if (places.find(tile + j, key, value)) {
-                source = from + (values ? value : key) + run * RUN;
+                source = from + (values ? value : key);
             } else {
                 status.out_of_range();
             }
@@ -310,19 +310,15 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
             // The keys that somebody sees of the first tile from here on that has any.
             const auto next = [&](i32& tile) {
                 for (; tile < stop; tile += SPAN) {
-                    Bits bits = {};
-                    u32 any = 0;
-                    for (int p = 0; p < PARTS; ++p) {
-                        for (int s = 0; s < SHARE; ++s) bits.of[p] |= bits_seen(starts[s], ends[s], tile + p * KEYS);
-                        for (int n = 1; n < WAVE; n *= 2) bits.of[p] |= shuffle_xor(bits.of[p], n);
-                        any |= bits.of[p];
-                    }
-                    if (any != 0) return bits;
+                    u64 bits = 0;
+                    for (int s = 0; s < SHARE; ++s) bits |= bits_seen(starts[s], ends[s], tile);
+                    for (int n = 1; n < WAVE; n *= 2) bits |= shuffle_xor(bits, n);
+                    if (bits != 0) return bits;
                 }
-                return Bits{};
+                return u64(0);
             };
             i32 tile = begin / SPAN * SPAN;
-            Bits bits = next(tile);
+            u64 bits = next(tile);
             send(keys, k, false, places, tile, bits, whole, status);
             copies_done();
             block_barrier();

@@ -25,7 +25,8 @@ DEVICE void argmax_blocks(const f32* x, const i32* count, i32* y, u64* workspace
     const i64 rows = valid_rows(count, entries) * inner;
     for (i64 row = block_index_y(); row < rows; row += block_count_y()) {
         Best best;
-        const bool known = best_of_blocks<4>(x + row * width, width, workspace + row * block_count(), row, status, best);
+        u64* const pairs = workspace + row * block_count();
+        const bool known = best_of_blocks<4>(x + row * width, width, pairs, row, status, best);
         if (known && thread_index() == 0) y[row] = static_cast<i32>(best.place);
     }
 }

@@ -19,7 +19,6 @@ class StatusBlock {
     StatusBlock(const StatusBlock&) = delete;
     StatusBlock& operator=(const StatusBlock&) = delete;
 
-    Device& device() const { return device_; }
     void* address() const { return address_; }
     // Waits for the stream, which must be there; 0, or one more than the number of a step, which is forgotten. Throws
     // kRuntime for a device that failed, kLogic while this thread captures.

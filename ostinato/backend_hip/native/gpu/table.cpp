@@ -8,9 +8,6 @@ static_assert(!std::is_move_constructible_v<Table>, "arguments and the status wo
 
 namespace {
 
-// The status word, then the tickets of kernels (device.h), which leave them as they find them: 0.
-constexpr size_t kStatusBytes = 4096;
-
 [[noreturn]] void refuse(const std::string& text) { throw Failure(Kind::kRuntime, text); }
 
 // The same failure with the step it belongs to.
