@@ -16,7 +16,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 
-__all__ = ["ALIGNMENT", "hip_target", "host_target"]
+__all__ = ["ALIGNMENT", "hip_target", "host_target", "named_target"]
 
 ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
@@ -46,3 +46,10 @@ def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
     able = (row for row in HIP_ROWS if vendor or row.kind is not StepKind.GEMM)
     rows = tuple(row for row in able if mine.intersection(row.architectures))
     return Target(name=architecture, rows=rows, device="hip:0", alignment=ALIGNMENT)
+
+
+def named_target(name: str) -> Target:
+    """The target that people call so: "host", or the architecture of a GPU, with the waves that its makers say. Raises `ConfigError` for another name."""
+    if name == "host":
+        return host_target()
+    return hip_target(name, 64 if name.startswith("gfx9") else 32)

@@ -36,7 +36,7 @@ __all__ = ["plan_command"]
 _PROBLEM = "For a placement problem (.csv)"
 _SHARED = frozenset(("model", "model_option", "write_to", "as_json"))
 _PROBLEM_OPTIONS = _SHARED | {"capacity", "seconds", "nodes", "threads", "seed", "solver", "picture"}
-_MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "memory_limit", "saved", "problems"}
+_MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "target", "memory_limit", "saved", "problems"}
 """Parameters that a placement problem reads, and those that a model reads."""
 
 
@@ -55,6 +55,12 @@ def plan_command(
     shapes: ShapesOption = PLANNED_SHAPES,
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target", metavar="NAME", help="host, or a GPU's architecture, which need not be here: gfx942, sm_90."
+        ),
+    ] = "host",
     memory_limit: MemoryLimitOption = None,
     saved: Annotated[
         Path | None,
@@ -141,6 +147,8 @@ def plan_command(
 
     Example: ostinato plan smollm2 --shapes B=1,T=1,512 --output plan.json
 
+    Example: ostinato plan smollm2 --target gfx942
+
     Example: ostinato plan problem.csv --capacity 1MiB --time 20 --svg placed.svg
     """
     name = chosen_model(model, model_option)
@@ -168,7 +176,13 @@ def plan_command(
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
         program = plan_buckets(
-            load(name), parse_shapes(shapes), context=context, precision=precision, memory_limit=limit, saved=saved
+            load(name),
+            parse_shapes(shapes),
+            context=context,
+            precision=precision,
+            target=target,
+            memory_limit=limit,
+            saved=saved,
         )
     seconds_taken = time.perf_counter() - begin
     files = [] if problems is None else export_problems(program.plan, problems)

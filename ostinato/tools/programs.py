@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ostinato.backend_hip.target import host_target
+from ostinato.backend_hip.target import named_target
 from ostinato.compiler import (
     Traced,
     compile_encoder,
@@ -97,12 +97,13 @@ def plan_buckets(
     *,
     context: int | None,
     precision: str,
+    target: str = "host",
     memory_limit: int | None = None,
     saved: Path | None = None,
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
-    `memory_limit`: bytes of arena at most. `saved`: a plan that was written before, which is read and checked instead. Raises `ConfigError` for unusable
+    `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan that was written before, which is read and checked instead. Raises `ConfigError` for unusable
     buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what `Lowered.load_plan` raises.
     """
     if set(buckets) != {"B", "T"}:
@@ -117,8 +118,8 @@ def plan_buckets(
         entries = traced.at(bucket_entries("step", buckets["B"], buckets["T"]))
     settings = plan_settings(memory_limit)
     if saved is None:
-        return plan_text_program(entries, host_target(), settings=settings)
-    return load_text_plan(saved, entries, host_target(), settings=settings)
+        return plan_text_program(entries, named_target(target), settings=settings)
+    return load_text_plan(saved, entries, named_target(target), settings=settings)
 
 
 def precision_of(program: Program) -> str:

@@ -134,6 +134,18 @@ def test_memory_report_adds_up(tiny: ost.TextExecutable) -> None:
     assert memory.total == memory.weights + memory.arena + memory.state + memory.io + memory.constants
 
 
+def test_a_gpu_that_is_not_there_is_refused(tiny_model: ost.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without opening a vendor's libraries, which a process has from one place alone."""
+
+    def no_card(platform: str | None) -> None:
+        raise ost.DeviceUnavailable(f"no GPU can be used, of {platform or 'any vendor'}")
+
+    monkeypatch.setattr("ostinato.backend_hip.open._with_a_card", no_card)
+    for name in ("hip", "hip:1"):
+        with pytest.raises(ost.DeviceUnavailable, match="no GPU can be used"):
+            ost.compile(tiny_model, device=name)
+
+
 def test_modes_say_what_runs_and_why(tiny_model: ost.Model) -> None:
     assert ost.compile(tiny_model, mode="planned").reason == ""
     assert ost.compile(tiny_model).mode == "planned"
@@ -142,8 +154,6 @@ def test_modes_say_what_runs_and_why(tiny_model: ost.Model) -> None:
     assert "captured needs a GPU" in fallback.reason
     with pytest.raises(ost.NotYetAvailable):
         ost.compile(tiny_model, mode="captured", on_fallback="raise")
-    with pytest.raises(ost.DeviceUnavailable):
-        ost.compile(tiny_model, device="hip")
     with pytest.raises(ost.ConfigError, match="mode 'fast' is unknown"):
         ost.compile(tiny_model, mode="fast")
     with pytest.raises(ost.ConfigError, match="context 100000 is outside"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ostinato.backend_hip.open import _shows_a_gpu
 from ostinato.tools import cli, doctor
 from ostinato.tools.schemas import (
     BenchReport,
@@ -235,12 +236,22 @@ def test_bad_requests_are_typed_errors(ostinato: Run, tiny: Path) -> None:
         (("--prompt", "x", "--dtype", "int8"), 2),
         (("--prompt", "x", "--top-p", "2"), 2),
         (("--prompt", "x", "--device", "toaster"), 2),
-        (("--prompt", "x", "--device", "hip"), 3),
-        (("--prompt", "x", "--device", "hip:1"), 3),
+        (("--prompt", "x", "--device", "hip:x"), 2),
     ):
         result = ostinato("run", str(tiny), *arguments)
         assert result.code == code, arguments
         assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("device", ["hip", "hip:1", "hip:9999"])
+def test_a_gpu_that_is_not_here(device: str, tiny: Path) -> None:
+    """In a process of its own: a vendor's libraries are opened once a process, and this one may have the emulated ones."""
+    if _shows_a_gpu() and device != "hip:9999":
+        pytest.skip("there is a GPU here")
+    command = [sys.executable, "-c", "from ostinato.tools.cli import main; main()", "run", str(tiny), "--prompt", "x"]
+    result = subprocess.run([*command, "--device", device], capture_output=True, text=True, check=False)
+    assert result.returncode == 3, result.stderr
+    assert result.stderr.startswith("error [no_device]"), result.stderr
 
 
 def test_plan_of_a_model(ostinato: Run, tiny: Path) -> None:
@@ -257,6 +268,15 @@ def test_plan_of_a_model(ostinato: Run, tiny: Path) -> None:
     text = ostinato("plan", "--model", str(tiny), "--shapes", "B=1,T=1,16").out
     assert "lower bound" in text
     assert "proven" in text
+
+
+def test_a_gpu_is_planned_for_without_one(ostinato: Run, tiny: Path) -> None:
+    report = ostinato("plan", str(tiny), "--shapes", "B=1,T=8", "--target", "gfx942", "--json").report()
+    assert isinstance(report, PlanReport)
+    assert report.target == "gfx942"
+    assert set(report.regions) >= {"hip:0/arena", "hip:0/weights"}
+    wrong = ostinato("plan", str(tiny), "--shapes", "B=1,T=8", "--target", "gfx")
+    assert (wrong.code, "architecture" in wrong.err) == (2, True)
 
 
 def test_plan_of_a_problem(ostinato: Run, tmp_path: Path) -> None:

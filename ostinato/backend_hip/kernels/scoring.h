@@ -4,10 +4,9 @@
 
 struct Scoring {
     f32 scale, cap;  // a cap c above 0 turns a scaled score s into c tanh(s / c)
-    DEVICE f32 operator()(f32 product) const {
-        const f32 score = product * scale;
-        return cap > 0.0f ? cap * tanhf(score / cap) : score;
-    }
+    DEVICE f32 scaled(f32 product) const { return product * scale; }
+    DEVICE f32 capped(f32 score) const { return cap * tanhf(score / cap); }
+    DEVICE f32 operator()(f32 product) const { return cap > 0.0f ? capped(scaled(product)) : scaled(product); }
 };
 
 // e^(x - shift) where shift is the largest of values that x is one of; 0 where all of them are -inf.

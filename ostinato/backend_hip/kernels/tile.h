@@ -26,10 +26,10 @@ template <class T>
 struct Rows {
     f32 values[SUMS][TILE_DEPTH];
     DEVICE void load(const T* first, i64 stride, int last) {
-        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
+        load_shared([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
     }
     template <class Place>
-    DEVICE void load_by(Place place) {
+    DEVICE void load_shared(Place place) {
         for (int i = 0; i < SUMS; ++i) {
             for (int k = 0; k < TILE_DEPTH; ++k) values[i][k] = widen(place(Sums::row(i), k / RUN)[k % RUN]);
         }
@@ -39,10 +39,10 @@ template <class T>
 struct Columns {
     f32 values[TILE_DEPTH];
     DEVICE void load(const T* first, i64 stride, int last) {
-        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
+        load_shared([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
     }
     template <class Place>
-    DEVICE void load_by(Place place) {
+    DEVICE void load_shared(Place place) {
         for (int k = 0; k < TILE_DEPTH; ++k) values[k] = widen(place(Sums::column(0), k / RUN)[k % RUN]);
     }
     template <class Place>
@@ -102,49 +102,69 @@ struct Sums {
     static DEVICE int column(int i) { return sum_column(i); }
 };
 
+#if !defined(__HIP_PLATFORM_AMD__) && !defined(__HIP_DEVICE_COMPILE__)
+// Four matrices of 8 rows of 16 bytes, each lane's address being that of a row; a lane gets two values of row lane / 4
+// of each matrix, or of column lane / 4 where they are turned.
+DEVICE u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
+DEVICE void load_matrices(Words& words, const void* row) {
+    u32(&w)[4] = words.w;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+DEVICE void load_turned_matrices(Words& words, const void* row) {
+    u32(&w)[4] = words.w;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+#endif
+
 // 16 rows of 32 values from `first` on, `stride` apart; rows past the `last` repeat it, so that nothing else is read.
 template <class T>
 struct Held {
     Words runs[HELD_RUNS];
     DEVICE void load(const T* first, i64 stride, int last) {
-        load_by([=](int row, int run) { return first + smaller(row, last) * stride + run * RUN; });
-    }
-    // Run r of row i lies at place(i, r).
-    template <class Place>
-    DEVICE void load_by(Place place) {
 #pragma unroll
-        for (int i = 0; i < HELD_RUNS; ++i) runs[i] = load_words(place(held_row(i), held_run(i)));
+        for (int i = 0; i < HELD_RUNS; ++i) {
+            runs[i] = load_words(first + smaller(held_row(i), last) * stride + held_run(i) * RUN);
+        }
+    }
+    // From shared memory: run r of row i lies at place(i, r). Positions differ from those of load().
+    template <class Place>
+    DEVICE void load_shared(Place place) {
+#pragma unroll
+        for (int i = 0; i < HELD_RUNS; ++i) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+            runs[i] = load_words(place(held_row(i), held_run(i)));
+#else
+            load_matrices(runs[i], place(i * 8 + lane() % 8, lane() / 8));
+#endif
+        }
     }
 };
 template <class T>
 struct Rows : Held<T> {};
 template <class T>
 struct Columns : Held<T> {
-    // From shared memory as it is seen from its other side: 32 rows of 16 values, of which run r of row i lies at
-    // place(i, r).
+    // From shared memory as it is seen from its other side, 32 rows of 16 values: run r of row i lies at place(i, r).
     template <class Place>
     DEVICE void load_turned(Place place) {
-#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
 #pragma unroll
         for (int i = 0; i < HELD_RUNS; ++i) {
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
             Words words = {};
 #pragma unroll
             for (int k = 0; k < RUN; ++k) {
                 put(words, k, place(held_run(i) * RUN + k, held_row(i) / RUN)[held_row(i) % RUN]);
             }
             this->runs[i] = words;
-        }
 #else
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            u32(&w)[4] = this->runs[half].w;
-            const u32 at = static_cast<u32>(__cvta_generic_to_shared(place(lane(), half)));
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                         : "r"(at)
-                         : "memory");
-        }
+            load_turned_matrices(this->runs[i], place(lane(), i));
 #endif
+        }
     }
 };
 
@@ -248,7 +268,7 @@ DEVICE void cut(f32 value, T& high, T& low) {
 // 16 rows of 32 sums, cut so, as rows for another product with columns that were turned. `scratch` is this wave's own
 // and has CUT_VALUES values.
 #if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
-constexpr int CUT_VALUES = TILE * spread(TILE_DEPTH);
+constexpr int CUT_STRIDE = TILE_DEPTH + RUN, CUT_VALUES = TILE * CUT_STRIDE;
 template <class T>
 DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<T>& low, T* scratch) {
     for (int part = 0; part < 2; ++part) {
@@ -257,11 +277,11 @@ DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<
             for (int i = 0; i < SUMS; ++i) {
                 T halves[2];
                 cut(sums[c].values[i], halves[0], halves[1]);
-                scratch[Sums::row(i) * spread(TILE_DEPTH) + c * TILE + Sums::column(i)] = halves[part];
+                scratch[Sums::row(i) * CUT_STRIDE + c * TILE + Sums::column(i)] = halves[part];
             }
         }
         wave_barrier();
-        (part == 0 ? high : low).load(scratch, spread(TILE_DEPTH), TILE - 1);
+        (part == 0 ? high : low).load(scratch, CUT_STRIDE, TILE - 1);
     }
 }
 #else
@@ -315,7 +335,7 @@ DEVICE void copy_words(Words* to, const void* from) {
     }
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                  :
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "r"(shared_address(to)), "l"(from)
                  : "memory");
 }
 DEVICE void copies_done() { asm volatile("cp.async.wait_all;" : : : "memory"); }

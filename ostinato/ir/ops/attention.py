@@ -238,9 +238,13 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
         for window in (0, 5, 40):
             longer = call(chunk, (100,), heads=(6, 2, 64), block_size=31, width=4, dtypes=(half, half), named=True)
             yield packed(longer, window=window)
-        both = call(turns, (20, 13), heads=(4, 1, 128), block_size=7, width=3, dtypes=(half, half))
-        yield packed(both, dtype="f32")
-        yield packed(both, soft_cap=3.0)
+        for query in (half, DType.F32):
+            both = call(turns, (20, 13), heads=(4, 1, 128), block_size=7, width=3, dtypes=(query, half))
+            yield packed(both, dtype="f32")
+            yield packed(both, soft_cap=3.0)
+        wide = call(chunk, (100,), heads=(6, 2, 64), block_size=31, width=4, dtypes=(DType.F32, half), named=True)
+        for window in (0, 9):
+            yield packed(wide, dtype=half.value, window=window)
     far = [(0, p) for p in (*range(505, 520), 700, 1099)]
     yield packed(call(far, (1100,), heads=(2, 1, 16), block_size=160, width=7), window=513)
     yield packed(call([(0, 1099), (1, 1024), (2, 20)], (1100, 1030, 30), heads=(3, 1, 16), block_size=1100), window=600)

@@ -50,19 +50,12 @@ DEVICE u64 bits_seen(i32 start, i32 end, i32 tile) {
     return ~u64(0) >> (SPAN - (to - from)) << from;
 }
 
-// Rows of WIDTH halves in shared memory, runs of a row in an order of its own: whatever lanes read together, be it
-// neighbouring runs of two rows or a run of eight of them, is in different banks.
-DEVICE int place_of(int row, int run) {
-#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
-    return run ^ ((row ^ row >> 3) & 7);
-#else
-    return run ^ ((row & 1) << 2 | (row >> 1 & 3));
-#endif
-}
+// Rows of WIDTH halves in shared memory, 16 bytes apart so that what lanes read together is in different banks.
 template <int WIDTH, class T>
 struct Staged {
+    static constexpr int STRIDE = WIDTH + RUN;
     T* first;
-    DEVICE T* operator()(int row, int run) const { return first + row * WIDTH + place_of(row, run) * RUN; }
+    DEVICE T* operator()(int row, int run) const { return first + row * STRIDE + run * RUN; }
     DEVICE Words* words(int row, int run) const { return reinterpret_cast<Words*>((*this)(row, run)); }
 };
 
@@ -118,22 +111,44 @@ struct Queries {
     Sums sums[WIDTH / TILE];
     f32 peaks[ROWS_HELD], totals[ROWS_HELD];  // totals of this lane's columns only
     f32 factors[ROWS_HELD];
-    i32 start[ROWS_HELD], end[ROWS_HELD];  // what the rows see of a sequence
 
-    // The weights of 32 keys from `tile` on, and what is summed up so far brought to their largest score.
-    DEVICE void weigh(Staged<WIDTH, T> keys, int first, i32 tile, Scoring score, Sums (&weights)[KEYS / TILE]) {
+    // The weights of 32 keys from `tile` on of a sequence, and what is summed up so far brought to their largest score.
+    DEVICE void weigh(Staged<WIDTH, T> keys, int first, i32 tile, const Seen* seen, i32 sequence, Scoring score,
+                      Sums (&weights)[KEYS / TILE]) {
 #pragma unroll
         for (int c = 0; c < KEYS / TILE; ++c) {
 #pragma unroll
             for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
                 Columns<T> columns;
-                columns.load_by([=](int row, int run) {
+                columns.load_shared([=](int row, int run) {
                     return keys(first + c * TILE + row, k * (TILE_DEPTH / RUN) + run);
                 });
 #pragma unroll
                 for (int piece = 0; piece < PIECES; ++piece) multiply(weights[c], rows[piece][k], columns);
             }
             keep_order();
+        }
+#pragma unroll
+        for (int c = 0; c < KEYS / TILE; ++c) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) {
+                f32& own = weights[c].values[i];
+                own = score.scaled(SCALED ? own * factors[held_row_of(i)] : own);
+            }
+        }
+        if (score.cap > 0.0f) {
+#pragma unroll
+            for (int c = 0; c < KEYS / TILE; ++c) {
+#pragma unroll
+                for (int i = 0; i < SUMS; ++i) weights[c].values[i] = score.capped(weights[c].values[i]);
+            }
+        }
+        i32 start[ROWS_HELD], end[ROWS_HELD];
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            const Seen found = seen[Sums::row(i)];
+            start[held_row_of(i)] = found.start;
+            end[held_row_of(i)] = found.sequence == sequence ? found.end : 0;
         }
         f32 tops[ROWS_HELD], olds[ROWS_HELD];
 #pragma unroll
@@ -144,7 +159,7 @@ struct Queries {
             for (int i = 0; i < SUMS; ++i) {
                 const int r = held_row_of(i), j = tile + c * TILE + Sums::column(i);
                 f32& own = weights[c].values[i];
-                own = j >= start[r] && j < end[r] ? score(SCALED ? own * factors[r] : own) : -infinity();
+                own = j >= start[r] && j < end[r] ? own : -infinity();
                 tops[r] = Largest()(tops[r], own);
             }
         }
@@ -193,7 +208,7 @@ template <int WIDTH, class Q, class T, class Problem>
 DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* factors, const Q* q, i64 first, i64 tokens,
                          i64 group, i64 kv, bool whole, Problem problem) {
     constexpr int RUNS = WIDTH / RUN;
-#pragma unroll
+#pragma unroll 1
     for (int e = 0; e < QUERIES * RUNS / THREADS; ++e) {
         const int item = e * THREADS + thread_index(), query = item / RUNS, run = item % RUNS;
         const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
@@ -230,7 +245,8 @@ template <int WIDTH, class T, class Q, class Y, class Problem>
 DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 heads, i64 kv_heads, Scoring score,
                    Problem problem, Status status) {
     static_assert(QUERIES == SPAN, "queries cut in two take the room of keys and of values");
-    SHARED(Words, memory, 2 * SPAN * WIDTH / RUN);
+    constexpr int STAGED = SPAN * Staged<WIDTH, T>::STRIDE;
+    SHARED(Words, memory, 2 * STAGED / RUN);
     SHARED(Words, scratches, WAVES * CUT_VALUES / RUN + 1);
     SHARED(Seen, seen, QUERIES);
     SHARED(i32, first_of, QUERIES);
@@ -238,7 +254,7 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
     SHARED(f32, other_peaks, QUERIES);
     SHARED(f32, other_totals, QUERIES);
     const int t = thread_index(), wave = t / WAVE, side = wave % SIDES, part = wave / SIDES * KEYS;
-    const Staged<WIDTH, T> keys = {reinterpret_cast<T*>(memory)}, values = {keys.first + SPAN * WIDTH};
+    const Staged<WIDTH, T> keys = {reinterpret_cast<T*>(memory)}, values = {keys.first + STAGED};
     T* const scratch = reinterpret_cast<T*>(scratches) + wave * CUT_VALUES;
     const i64 group = heads / kv_heads, tiles = (tokens * group + QUERIES - 1) / QUERIES;
     const bool whole = problem.whole(q, k, v);
@@ -262,7 +278,7 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
         for (int piece = 0; piece < own.PIECES; ++piece) {
 #pragma unroll
             for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
-                own.rows[piece][k].load_by([=](int row, int run) {
+                own.rows[piece][k].load_shared([=](int row, int run) {
                     return (piece == 0 ? keys : values)(side * TILE + row, k * (TILE_DEPTH / RUN) + run);
                 });
             }
@@ -278,28 +294,18 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
             if (!first_of[leader]) continue;
             const i32 sequence = seen[leader].sequence;
             const auto places = problem.places(sequence, kv);
-            // What queries see of it: those of this lane's rows, and some by each lane for the wave.
-            i32 begin = 0x7fffffff, stop = 0, wave_begin = begin, wave_stop = 0;
+            // What queries of the block and of the wave see of it.
             constexpr int SHARE = QUERIES / WAVE;
-            i32 starts[SHARE], ends[SHARE];
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-                const Seen found = seen[side * TILE + Sums::row(i)];
-                own.start[held_row_of(i)] = found.start;
-                own.end[held_row_of(i)] = found.sequence == sequence ? found.end : 0;
-            }
-#pragma unroll
+            i32 begin = 0x7fffffff, stop = 0, wave_begin = begin, wave_stop = 0;
             for (int s = 0; s < SHARE; ++s) {
                 const int query = s * WAVE + lane();
                 const Seen found = seen[query];
-                starts[s] = found.start;
-                ends[s] = found.sequence == sequence ? found.end : 0;
-                if (ends[s] <= starts[s]) continue;
-                begin = smaller(begin, starts[s]);
-                stop = larger(stop, ends[s]);
+                if (found.sequence != sequence) continue;
+                begin = smaller(begin, found.start);
+                stop = larger(stop, found.end);
                 if (query / TILE != side) continue;
-                wave_begin = smaller(wave_begin, starts[s]);
-                wave_stop = larger(wave_stop, ends[s]);
+                wave_begin = smaller(wave_begin, found.start);
+                wave_stop = larger(wave_stop, found.end);
             }
             for (int n = 1; n < WAVE; n *= 2) {
                 begin = smaller(begin, shuffle_xor(begin, n));
@@ -311,7 +317,10 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
             const auto next = [&](i32& tile) {
                 for (; tile < stop; tile += SPAN) {
                     u64 bits = 0;
-                    for (int s = 0; s < SHARE; ++s) bits |= bits_seen(starts[s], ends[s], tile);
+                    for (int s = 0; s < SHARE; ++s) {
+                        const Seen found = seen[s * WAVE + lane()];
+                        if (found.sequence == sequence) bits |= bits_seen(found.start, found.end, tile);
+                    }
                     for (int n = 1; n < WAVE; n *= 2) bits |= shuffle_xor(bits, n);
                     if (bits != 0) return bits;
                 }
@@ -326,7 +335,7 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
                 const bool busy = tile + part < wave_stop && tile + part + KEYS > wave_begin;
                 Sums weights[KEYS / TILE];
                 send(values, v, true, places, tile, bits, whole, status);
-                if (busy) own.weigh(keys, part, tile + part, score, weights);
+                if (busy) own.weigh(keys, part, tile + part, seen + side * TILE, sequence, score, weights);
                 copies_done();
                 block_barrier();
                 tile += SPAN;
