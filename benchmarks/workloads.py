@@ -15,10 +15,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CACHE", "CHAIN_NUMBERS", "FILLED", "Shape", "Workload", "cache_values", "chain_values", "tokens_of"]
+__all__ = [
+    "BYTES_PER_SECOND",
+    "CACHE",
+    "CHAIN_NUMBERS",
+    "FILLED",
+    "FLOPS_PER_SECOND",
+    "Shape",
+    "Workload",
+    "cache_values",
+    "chain_values",
+    "tokens_of",
+]
 
 CACHE, FILLED = 2048, 512
 CHAIN_NUMBERS = 1024
+BYTES_PER_SECOND, FLOPS_PER_SECOND = 4.256e12, 787.5e12
+"""What an H200 was measured to copy, and to multiply and add in bf16: the limit is the larger of a step's bytes and operations over these."""
 _ELEMENT = 2
 """Bytes of bf16."""
 

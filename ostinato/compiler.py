@@ -16,7 +16,7 @@ from ostinato.backend_hip.target import host_target
 from ostinato.frontend.embed import trace_embed
 from ostinato.frontend.model import CacheShape, Model, load, trace_decode, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
-from ostinato.ir.checks import byte_count, instance, integer
+from ostinato.ir.checks import byte_count, instance, integer, shown
 from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
 from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
@@ -240,11 +240,11 @@ def trace(
     return Traced(opened, graph, opened.precision(precision))
 
 
-def lower_text_program(
-    entries: Entries, target: Target, options: PipelineOptions | None = None
-) -> dict[str, Lowered]:
+def _lower_all(entries: Entries, target: Target, options: PipelineOptions | None = None) -> dict[str, Lowered]:
     """Lowers the graph of each entry."""
-    return {name: traced.lower(target, dims=dims, name=name, options=options) for name, (traced, dims) in entries.items()}
+    return {
+        name: traced.lower(target, dims=dims, name=name, options=options) for name, (traced, dims) in entries.items()
+    }
 
 
 def plan_settings(memory_limit: int | str | None, reuse: bool = True, mode: str = "auto") -> PlanSettings:
@@ -262,7 +262,7 @@ def plan_text_program(
     settings: PlanSettings = DEFAULT_SETTINGS,
 ) -> Program:
     """Lowers, plans and checks the packed graphs of one model over shared regions; a limit of memory is one of their arena."""
-    lowered = lower_text_program(entries, target, options)
+    lowered = _lower_all(entries, target, options)
     fitted: dict[str, tuple[Graph, EntryPlan]] = {}
     short: list[CapacityError] = []
     for name, item in lowered.items():
@@ -285,15 +285,13 @@ def load_text_plan(
     settings: PlanSettings = DEFAULT_SETTINGS,
 ) -> Program:
     """`plan_text_program` with a plan that was saved: lowers, reads and checks. Raises what `Lowered.load_plan` raises."""
-    lowered = lower_text_program(entries, target, options)
+    lowered = _lower_all(entries, target, options)
     purposes = {name: item.purpose(settings) for name, item in lowered.items()}
     saved = read_plan(read_text(Path(path)), target, purposes)
     return _proven(saved.plan, saved.graphs, lowered, target)
 
 
-def _proven(
-    plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered], target: Target
-) -> Program:
+def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered], target: Target) -> Program:
     """The program of a plan, checked; `graphs` are at least those of entries that recompute values."""
     sources = {name: item.graph for name, item in lowered.items()}
     planned = {**sources, **graphs}
@@ -331,9 +329,9 @@ def compile(  # noqa: A001 - the design's public name
     `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`. `memory_limit` is the most that the
     arena may take, in bytes or as a text like "512M": values that do not fit are computed again.
 
-    Raises what `trace` and `Traced.lower` raise; `ConfigError` for buckets, context, mode, device, threads or isa that cannot be used; `DeviceUnavailable` for
-    a device that is not here; `NotYetAvailable` for a fallback with `on_fallback="raise"`; `PlanError` for a plan that is not proven; `CapacityError` when
-    memory is short, or no plan keeps to `memory_limit`.
+    Raises what `trace` and `Traced.lower` raise; `ConfigError` for buckets, context, mode, device, threads or isa that cannot be used, and for a fallback with
+    `on_fallback="raise"`; `DeviceUnavailable` for a device that is not here; `PlanError` for a plan that is not proven; `CapacityError` when memory is short,
+    or no plan keeps to `memory_limit`.
     """
     route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
     check_progress(progress)
@@ -393,9 +391,14 @@ def positions_of(model: Model, context: int | None, lengths: Sequence[int] = ())
 
 
 def open_device(device: str | Device = "auto", threads: int = 0, isa: str = "auto") -> Device:
-    """The device itself, or the one of that name (`open_named`); raises `ConfigError` for what is neither."""
+    """The device itself, or the one of that name (`open_named`); raises `ConfigError` for what is neither, and for threads or an isa beside an open device."""
     if isinstance(device, str):
         return open_named(device, threads, isa)
     if not hasattr(device, "make_table"):
         raise ConfigError(f"device is {device!r}", hint='use "auto", "cpu" or "hip", or an open device')
+    if (threads, isa) != (0, "auto"):
+        raise ConfigError(
+            f"threads={shown(threads)} and isa={shown(isa)} are for a device that is opened here, {device.name} is open already",
+            hint="name them where the device is opened, or give the name of a device",
+        )
     return device

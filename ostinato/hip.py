@@ -15,7 +15,7 @@ stays where it is until its owner frees it; whoever captures keeps what was capt
 | object | is |
 | --- | --- |
 | `device(0)` | a GPU: its facts, its memory with the exact-size pool (`allocate`, `free`, `counters`, `hand_off`), `synchronize` |
-| `Stream(device, non_blocking)` | an order of work; `ost.Stream("hip:0").native` is one. Making any bans the device's pool until a handoff |
+| `Stream(device, non_blocking)` | an order of work, like `ost.Stream("hip:0").native`. Making one closes the device's pool of freed memory until `hand_off` |
 | `Event(device, timing)` | a place in a stream's order: `record`, `wait`, `synchronize`, `milliseconds_to` |
 | `HipGraphExecutable` | what a callback submitted, captured in the thread-local mode, instantiated once; `launch`, `update`, `node_count`, `nodes` |
 | `HipActivationArena` | one allocation of a fixed address, handed out in slices of one stream; `reset_plan` only rewinds |
@@ -24,8 +24,8 @@ stays where it is until its owner frees it; whoever captures keeps what was capt
 | `StreamOrderedHipBuffer` | memory that a stream allocates and frees in its order |
 | `SourceScope` | names who asks for memory; `set_allocation_diagnostics`, `allocation_records` |
 
-Wrong arguments raise `ConfigError`, the right call at the wrong time `LifecycleError`, no room `CapacityError`, no GPU `DeviceUnavailable`, and whatever a
-driver refuses `BackendError`.
+Wrong values raise `ConfigError` and arguments of another type `TypeError`, the right call at the wrong time `LifecycleError`, no room `CapacityError`, no GPU
+`DeviceUnavailable`, and whatever a driver refuses `BackendError`.
 """
 
 from __future__ import annotations

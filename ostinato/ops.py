@@ -66,6 +66,8 @@ def use(device: Device | str = "cpu", *, threads: int = 0, isa: str = "auto") ->
     """
     if not isinstance(device, str) and not hasattr(device, "make_launch"):
         raise ConfigError(f"device is {device!r}", hint='use "cpu", "hip:0", or an open device')
+    if not isinstance(device, str) and (threads, isa) != (0, "auto"):
+        raise ConfigError(f"{device.name} is open already", hint="threads and isa are for a device that is named")
     OPENED.use(open_named(device, threads, isa) if isinstance(device, str) else device)
 
 

@@ -9,7 +9,7 @@ file has are not measured again.
 
 "The library's memory" is a capture with storage for every result of its own: what is freed within a capture may not be given out again before the graph is
 gone (a `DeferredHipDeallocationScope` keeps it), so that a library's allocator under capture comes to a plan without reuse. Of "captured: regions" the graphs
-are the reference engine's regions, and the steps between them are submitted one by one.
+are parts of a layer (`variants.REGIONS`), and the steps between them are submitted one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks.ablation.measure import Row, measure
-from benchmarks.models import checkpoint
+from benchmarks.models import CONFIGS, PACKAGED, checkpoint
 from benchmarks.steps import WeightPool, open_benchmark_device
 from benchmarks.workloads import Workload
 from ostinato.compiler import open_model
@@ -34,7 +34,7 @@ CHAINS = ("c8", "c32", "c128", "c512")
 _COLUMNS = (
     "variant",
     "ms",
-    "waited for",
+    "ms waited",
     "/ planned",
     "launches",
     "submitted",
@@ -43,8 +43,8 @@ _COLUMNS = (
     "edges",
     "copies",
     "allocations",
-    "arena",
-    "equal",
+    "arena bytes",
+    "bit-equal",
 )
 
 
@@ -80,16 +80,31 @@ def _cells(row: Row) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "hip", "emulated"))
-    parser.add_argument("--model", default="Q")
-    parser.add_argument("--dtype", default="bf16", choices=("f32", "bf16"))
-    parser.add_argument("--workloads", default="d1,p512,chains")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1, help="of the host")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ablation",
+        description=__doc__.partition("\n")[0],
+        epilog="docs/benchmarks.md explains the table.",
+    )
+    shows = "emulated shows that it runs and says nothing about time (default cpu)"
+    parser.add_argument("--device", default="cpu", choices=("cpu", "hip", "emulated"), help=shows)
+    models = "Q and D: shapes of Qwen2.5-0.5B and DeepSeek-R1-Distill-Qwen-1.5B, L: of an 8B Llama, S: of a 15M one, random weights (default Q)"
+    parser.add_argument("--model", default="Q", choices=(*CONFIGS, PACKAGED), help=models)
+    parser.add_argument(
+        "--dtype", default="bf16", choices=("f32", "bf16"), help="of weights and activations (default bf16)"
+    )
+    steps = "d1, d8: a decode step of so many rows; p512: a prefill of so many tokens; c32: a chain of so many operators; chains: c8 to c512"
+    parser.add_argument("--workloads", default="d1,p512,chains", help=steps)
+    parser.add_argument("--rounds", type=int, default=9, help="how often the variants take turns (default 9)")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU (default 1)")
     parser.add_argument("--folder", type=Path, help="where a checkpoint is made or found (default: the user's cache)")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="a line a row, added to the file or on standard output"
+    )
     options = parser.parse_args()
+    try:
+        wanted = list(workloads_of(options.workloads))
+    except ValueError as error:
+        parser.error(str(error))
     out = sys.stderr if options.json == "-" else sys.stdout
 
     def say(text: str) -> None:
@@ -98,7 +113,7 @@ def main() -> None:
     device = open_benchmark_device(options.device, options.threads)
     rows = rows_in(options.json)
     done = {row.workload for row in rows}
-    asked = [workload for workload in workloads_of(options.workloads) if str(workload) not in done]
+    asked = [workload for workload in wanted if str(workload) not in done]
     model: Any = None
     if any(workload.kind != "c" for workload in asked):
         model = open_model(checkpoint(options.model, options.dtype, options.folder))

@@ -120,7 +120,7 @@ def measure(
         else:
             loaded[index] = step
             rows[index] = replace(rows[index], load_seconds=perf_counter() - begin)
-        say(f"{workload} {variants[index].name}: {rows[index].note or 'loaded'} in {perf_counter() - begin:.1f} s")
+        say(f"{workload} {variants[index].name}: {rows[index].note or f'loaded in {perf_counter() - begin:.1f} s'}")
     planned = next((index for index in loaded if variants[index].name == PLANNED), None)
     if planned is None:
         return rows

@@ -14,7 +14,7 @@ from ostinato.planner.settings import PlanSettings
 __all__ = ["PLANNED", "REGIONS", "Variant", "variants_of"]
 
 REGIONS = ("ffn", "attn.q", "attn.attention")
-"""What the reference engine captures of a layer: the feed-forward network, the projection to queries, keys and values, the core of attention. The projection
+"""Parts of a layer that can be captured alone: the feed-forward network, the projection to queries, keys and values, the core of attention. The projection
 is one node, of that name, where `fuse_qkv` ran."""
 
 PLANNED = "planned"

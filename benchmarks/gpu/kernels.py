@@ -1,6 +1,6 @@
 """Every tuned kernel of a GPU on the shapes of two models, decode and prefill: microseconds, and the share of the card's limits.
 
-    python -m benchmarks.gpu.kernels [--device hip:0] [--only attention_packed,sample] [--level 2] [--cases d1,d8,p512,p2048] [--json]
+    python -m benchmarks.gpu.kernels [--device 0] [--only attention_packed,sample] [--level 2] [--cases d1,d8,p512,p2048] [--json]
 
 A row's launch is captured many times over operands that rotate through more memory than the card's caches hold, as the layers of a model do; what is told is
 the best of some replays, measured by events, divided by the launches. Bytes are what the operator must move at least, FLOPs what it must compute. Results are
@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from benchmarks.workloads import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.hip_memory import HipBuffer
+from ostinato.backend_hip.hip_table import HipGraph
 from ostinato.backend_hip.kernel_source import instance_of
 from ostinato.backend_hip.open import open_hip
 from ostinato.ir.calls import kernel_operands
@@ -31,9 +33,6 @@ from ostinato.ir.types import Array, DType
 from ostinato.runtime.device import ResolvedStep
 from ostinato.tools.conformance.calls import Call, calls
 
-BYTES_A_SECOND = 4.256e12
-FLOPS_A_SECOND = 787e12
-"""Of an H200, as measured."""
 ROTATED = 160 << 20
 """Bytes that operands rotate through: three times the card's last-level cache."""
 LAUNCHES = 20
@@ -96,7 +95,8 @@ def cases(names: set[str]) -> Iterator[Case]:
             yield from _projections(model, label, tokens)
             yield from _small(model, label, tokens)
             for length in (512, 2048) if name.startswith("d") else (tokens,):
-                yield _attention(model, f"{label} L{length}", tokens, rows, length)
+                for query in (DType.BF16, DType.F32):
+                    yield _attention(model, f"{label} L{length}", tokens, rows, length, query)
     for rows in (1, 8):
         if f"d{rows}" in names:
             yield from _selection(MODELS[0], f"Q d{rows}", rows)
@@ -124,18 +124,21 @@ def _small(model: Model, label: str, tokens: int) -> Iterator[Case]:
     yield Case(f"{label} norm", "rms_norm", valid(half, gain, eps=1e-6))
     yield Case(f"{label} add and norm", "add_rms_norm", valid(half, half, gain, eps=1e-6))
     angle = normal((tokens, model.head // 2))
-    yield Case(
-        f"{label} rope", "rope_split_half", valid(normal((tokens, model.heads, model.head), DType.BF16), angle, angle)
-    )
+    for dtype in (DType.BF16, DType.F32):
+        heads = normal((tokens, model.heads, model.head), dtype)
+        yield Case(f"{label} rope {dtype.value}", "rope_split_half", valid(heads, angle, angle))
+    hidden = normal((tokens, model.hidden))
+    yield Case(f"{label} swiglu", "swiglu", valid(hidden, hidden, dtype="bf16"))
 
 
-def _attention(model: Model, label: str, tokens: int, rows: int, length: int) -> Case:
+def _attention(model: Model, label: str, tokens: int, rows: int, length: int, query: DType) -> Case:
+    """Queries are f32 where they come from a rotation, as in programs of the bf16 policy; results are bf16."""
     each = tokens // rows
     row = np.repeat(np.arange(rows), each)
     position = np.tile(np.arange(length - each, length), rows)
     cache = normal((rows, model.kv_heads, CAPACITY, model.head), DType.BF16)
     sample = valid(
-        normal((tokens, model.heads, model.head), DType.BF16),
+        normal((tokens, model.heads, model.head), query),
         cache,
         cache,
         indices(row),
@@ -143,14 +146,15 @@ def _attention(model: Model, label: str, tokens: int, rows: int, length: int) ->
         indices(np.arange(rows)[:, None]),
         indices(np.full(rows, length)),
         scale=model.head**-0.5,
+        dtype="bf16",
     )
     keys = 2 * 2 * rows * length * model.kv_heads * model.head
     seen = int(np.sum(position + 1))
     return Case(
-        f"{label} attention",
+        f"{label} attention {query.value}",
         "attention_packed",
         sample,
-        keys + 4 * tokens * model.heads * model.head,
+        keys + (query.block_bytes + 2) * tokens * model.heads * model.head,
         4 * seen * model.heads * model.head,
     )
 
@@ -229,7 +233,7 @@ class Bench:
             buffer.free()
         cost = op.cost(site.operands, site.results, site.node.attrs)
         nbytes, flops = case.nbytes or cost.bytes, case.flops or cost.flops
-        share = max(nbytes / best / BYTES_A_SECOND, flops / best / FLOPS_A_SECOND) * 1e6
+        share = max(nbytes / best / BYTES_PER_SECOND, flops / best / FLOPS_PER_SECOND) * 1e6
         return Timing(
             case.label,
             row.identity,
@@ -265,10 +269,10 @@ class Bench:
         found = tuple((0, 0) if name is None else (buffers[name].address, buffers[name].nbytes) for name in names)
         return found, list({id(buffer): buffer for buffer in buffers.values()}.values())
 
-    def _replay(self, graph: object) -> float:
+    def _replay(self, graph: HipGraph) -> float:
         begin, end = _native.Event(self.device.native), _native.Event(self.device.native)
         begin.record(self.stream)
-        graph.enqueue()  # type: ignore[attr-defined]
+        graph.enqueue()
         end.record(self.stream)
         end.synchronize()
         return begin.milliseconds_to(end)

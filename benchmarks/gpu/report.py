@@ -8,12 +8,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks.gpu.records import EXACT, Record
-from benchmarks.workloads import Shape, Workload
+from benchmarks.workloads import BYTES_PER_SECOND, FLOPS_PER_SECOND, Shape, Workload
 
 __all__ = ["break_even", "limit_ms", "show"]
-
-BYTES_PER_SECOND, FLOPS_PER_SECOND = 4.256e12, 787.5e12
-"""What an H200 was measured to copy, and to multiply and add in bf16: the limit is the larger of a step's bytes and operations over these."""
 
 _WHERE = ("model", "workload", "contender")
 _SPEED = ("ms", "waited for", "limit", "x limit", "first s", "launches", "submitted", "nodes", "edges", "error", "note")

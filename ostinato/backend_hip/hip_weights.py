@@ -54,6 +54,7 @@ class WeightCarrier:
         return HostDevice() if self._given is None else self._given
 
     def pack(self, tensor: TensorType, address: int, source: Source, first_row: int) -> None:
+        """`HipDevice.pack`, which says what is raised."""
         rows, row_bytes = _rows_of(tensor)
         count = len(source.row_index)
         if not 0 <= first_row <= first_row + count <= rows:
@@ -76,6 +77,7 @@ class WeightCarrier:
                 self._device.synchronize()
 
     def unpack(self, tensor: TensorType, address: int) -> Array:
+        """`HipDevice.unpack`: float32 in the weight's shape."""
         rows, row_bytes = _rows_of(tensor)
         values = np.empty(tensor.static_shape, np.float32)
         flat = values.reshape(rows, -1)

@@ -45,7 +45,8 @@ def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice | H
         return HostDevice(threads=threads, isa=isa)
     found = _GPU.fullmatch(name)
     if found is None:
-        raise ConfigError(f"device {name!r} is unknown", hint='use "auto", "cpu", "hip" or "hip:1"')
+        hint = 'use "auto", "cpu", "hip" or "hip:1": "hip" is a GPU of either vendor, NVIDIA\'s too'
+        raise ConfigError(f"device {name!r} is unknown", hint=hint)
     number = int(found[1] or 0)
     return open_hip(number) if (threads, isa) == (0, "auto") else open_hip(number, host=HostDevice(threads, isa))
 
@@ -92,7 +93,7 @@ def _with_a_card(platform: str | None) -> _native.Gpu:
             reasons.append(f"{_VENDORS[name]}: {error.message}; {fix}")
     raise DeviceUnavailable(
         "\n  ".join(("no GPU can be used", *reasons)),
-        hint='`ostinato doctor` lists what was found; device="cpu" needs no GPU',
+        hint='`ostinato doctor` lists what was found; the device "cpu" needs no GPU',
     )
 
 

@@ -16,7 +16,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 
-__all__ = ["ALIGNMENT", "hip_target", "host_target", "named_target"]
+__all__ = ["ALIGNMENT", "hip_target", "host_target", "named_target", "wave_of"]
 
 ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
@@ -38,7 +38,7 @@ def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
-        hint = 'the name its compiler has for it: "gfx942", "gfx1100", "sm_90"'
+        hint = 'the name its compiler has for it: "gfx942" is an MI300X, "gfx1100" an RX 7900, "sm_90" an H100 or H200'
         raise ConfigError(f"expected the architecture of a GPU, found {architecture!r}", hint=hint)
     if wave not in (32, 64):
         raise ConfigError(f"expected waves of 32 or 64 lanes, found {wave}", hint="AMD's gfx9 have 64, all others 32")
@@ -52,4 +52,9 @@ def named_target(name: str) -> Target:
     """The target that people call so: "host", or the architecture of a GPU, with the waves that its makers say. Raises `ConfigError` for another name."""
     if name == "host":
         return host_target()
-    return hip_target(name, 64 if name.startswith("gfx9") else 32)
+    return hip_target(name, wave_of(name))
+
+
+def wave_of(architecture: str) -> int:
+    """Lanes of a wave: 64 of AMD's gfx9, 32 of all others."""
+    return 64 if architecture.startswith("gfx9") else 32

@@ -23,6 +23,7 @@ from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_record import Record, VendorRecord, record_key
 from ostinato.backend_hip.vendor_scratch import Operands, Scratch, gemm_dtype, scratch
 from ostinato.ir.errors import BackendError, LifecycleError
+from ostinato.ir.forks import renew_after_fork
 
 __all__ = ["ChoiceCounters", "Gemm", "VendorChoices", "vendor_choices"]
 
@@ -80,10 +81,14 @@ class VendorChoices:
     def __init__(self, device: _native.GpuDevice, folder: Path | None = None) -> None:
         self.record = VendorRecord(folder)
         self._device = device
-        self._lock = threading.RLock()
+        self.after_fork()
+        renew_after_fork(self)
         self._known: dict[tuple[GemmParams, int], Gemm] = {}
         self._counters = ChoiceCounters()
         self._warned: set[str] = set()
+
+    def after_fork(self) -> None:
+        self._lock = threading.RLock()
 
     @property
     def counters(self) -> ChoiceCounters:

@@ -27,6 +27,8 @@ KEY = ("environment", "params", "workspace")
 _FILE = "vendor_choices.jsonl"
 _SECONDS = 600
 """Of waiting for another process that chooses."""
+_WORDS, _LIMIT = 8, 1 << 64
+"""Numbers of an algorithm, and what they stay below."""
 
 Record = Mapping[str, Any]
 
@@ -137,7 +139,21 @@ def _record(line: bytes) -> Record | None:
     try:
         value = json.loads(line)
         record = value["record"]
-        whole = value["digest"] == _digest(record) and {*KEY, "algorithm", "needs", "nodes"} <= record.keys()
-    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = value["digest"] == _digest(record) and _has_all(record)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if whole else None
+
+
+def _has_all(record: Record) -> bool:
+    """Whether a record says everything that is asked of it; another version's may say it in other words."""
+    environment, params, algorithm = (record[name] for name in ("environment", "params", "algorithm"))
+    return (
+        isinstance(environment, dict)
+        and {"device", "architecture", "runtime", "library"} <= environment.keys()
+        and isinstance(params, list)
+        and isinstance(algorithm, list)
+        and len(algorithm) == _WORDS
+        and all(type(number) is int and 0 <= number < _LIMIT for number in (*algorithm, record["needs"]))
+        and all(type(record[name]) is int and record[name] >= 0 for name in ("workspace", "nodes"))
+    )

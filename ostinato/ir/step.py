@@ -151,7 +151,8 @@ class Step:
 
     Operands lie on the step's `device`, but for those of `MOVES`, which carry bytes between devices.
     `launch` is the shape of a launch on a GPU, None elsewhere.
-    `waits` and `signals` are event numbers; `node_count` is the number of graph nodes a capture of this step records.
+    `waits` and `signals` are event numbers; `node_count` is the number of graph nodes a capture of this step records, but for a vendor's product: how many that
+    is follows from the algorithm, which no plan knows.
     `units`, `workers` and `cache_policy` are reserved for tile-level programs.
     """
 

@@ -39,7 +39,8 @@ class CallSite:
     """A node with the types of its operands and results.
 
     `strides` are each operand's strides in elements as seen through views (None for packed or absent operands); an operand is `contiguous` when they are the
-    natural ones. `offsets` are the elements before each operand's first one in its aligned storage (empty: none). `counted` says that the leading extent is only partly valid in a run (`Graph.extents`).
+    natural ones. `offsets` are the elements before each operand's first one in its aligned storage (empty: none). `counted` says that the leading extent is
+    only partly valid in a run (`Graph.extents`).
     """
 
     node: Node

@@ -9,7 +9,7 @@ the attention of every layer. Parts may have wildcards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from time import perf_counter
@@ -25,7 +25,7 @@ from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
 
-__all__ = ["CapturedRunner", "CapturedSteps", "Segment", "named_ranges"]
+__all__ = ["CapturedRunner", "CapturedSteps", "Segment", "named_ranges", "require_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +115,20 @@ class CapturedRunner(PlannedRunner):
         self.steps.enqueue()
 
 
-def named_ranges(plan: EntryPlan, patterns: Sequence[str] | None) -> list[tuple[int, int]]:
-    """Ranges (first, count) of steps whose nodes any of the patterns names, as long as they get; all steps for None.
+def require_named(entries: Mapping[str, EntryPlan], patterns: Sequence[str]) -> None:
+    """Raises `ConfigError` for a pattern that names no step of any entry: one may have what another lacks."""
+    names = list(dict.fromkeys(step.node for plan in entries.values() for step in plan.steps))
+    for pattern in patterns:
+        if not any(_names(pattern, name) for name in names):
+            like = f', like "layers.0" or "ffn" of {names[len(names) // 2]!r}' if names else ""
+            raise ConfigError(f"capture={pattern!r} names no step", hint=f"patterns match parts of node names{like}")
 
-    Raises `ConfigError` for a pattern that names no step.
-    """
+
+def named_ranges(plan: EntryPlan, patterns: Sequence[str] | None) -> list[tuple[int, int]]:
+    """Ranges (first, count) of steps whose nodes any of the patterns names, as long as they get; all steps for None."""
     if patterns is None:
         return [(0, len(plan.steps))] if plan.steps else []
     names = [step.node for step in plan.steps]
-    for pattern in patterns:
-        if not any(_names(pattern, name) for name in names):
-            raise ConfigError(
-                f"capture={pattern!r} names no step",
-                node=plan.name,
-                hint=f'patterns match parts of node names, like "layers.0" or "ffn" of {names[len(names) // 2]!r}',
-            )
     found: list[tuple[int, int]] = []
     for position, name in enumerate(names):
         if any(_names(pattern, name) for pattern in patterns):

@@ -22,7 +22,7 @@ from ostinato.ir.step import Region
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, by_name
-from ostinato.runtime.captured import CapturedRunner
+from ostinato.runtime.captured import CapturedRunner, require_named
 from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device, KernelCall
 from ostinato.runtime.guarded import GuardedRunner
@@ -81,10 +81,12 @@ class Executable:
     ) -> None:
         runnable = [known for known in MODES if known != "captured" or device.captures]
         if mode not in runnable:
+            needs = ": it needs a GPU" if mode == "captured" else ""
             raise ConfigError(
-                f"mode {mode!r} cannot run on {device.name}",
-                hint=f"use one of {', '.join(runnable)}, or compile with mode='auto'",
+                f"mode {mode!r} cannot run on {device.name}{needs}", hint=f"use one of {', '.join(runnable)}"
             )
+        if mode == "captured" and capture is not None:
+            require_named(program.plan.entries, capture)
         self.program = program
         self.device = device
         self.mode = mode
@@ -158,8 +160,8 @@ class Executable:
 
         Such an entry ends by making its inputs those of its next step ("decode", see `ostinato.trace`): this continues the last `run` or `replay` of it.
         Where the device works by itself several replays are on their way at a time, and nothing waits between them. Raises `ConfigError` for an unknown entry
-        or one that does not go on and for a count below 0, `InputError` for an unknown output, `LifecycleError` when something else ran since or another call
-        is in progress, and what `run` raises.
+        or one that does not go on and for a count below 0, `CapacityError` for results that have no room, `InputError` for an unknown output, `LifecycleError`
+        when something else ran since or another call is in progress, and what `run` raises.
         """
         with self.exclusive():
             name, times = self.entry(entry), integer(count, "count", low=0)
@@ -177,7 +179,10 @@ class Executable:
                     hint="run() it once, then replay",
                 )
             binding = next(binding for binding in self.entries[name].outputs if binding.name == output)
-            found = np.empty((times, *binding.type.static_shape), binding.type.dtype.numpy)
+            try:
+                found = np.empty((times, *binding.type.static_shape), binding.type.dtype.numpy)
+            except (MemoryError, ValueError):  # the latter where the size is no number of this machine
+                raise CapacityError(f"there is no room for {times} times {binding.type}", node=name) from None
             replays, self._given_to = self.replays_held(name, (output,)), None
             try:
                 for index in range(times):

@@ -30,7 +30,8 @@ def memory_name(device: object) -> str:
         return name
     found = _GPU.fullmatch(name)
     if found is None:
-        raise ConfigError(f"device {shown(device)} is unknown", hint='memory lies on "cpu" or on a GPU such as "hip:0"')
+        hint = 'memory lies on "cpu" or on a GPU such as "hip:0", of either vendor'
+        raise ConfigError(f"device {shown(device)} is unknown", hint=hint)
     return f"hip:{int(found[1] or 0)}"
 
 

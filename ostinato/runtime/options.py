@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostinato.ir.checks import integer, integers
-from ostinato.ir.errors import ConfigError, NotYetAvailable
+from ostinato.ir.errors import ConfigError
 from ostinato.runtime.device import Device
 
 __all__ = [
@@ -44,8 +44,8 @@ class Route:
 def settle_route(device: Device, mode: str, on_fallback: str = "report", capture: Sequence[str] | None = None) -> Route:
     """The route for what was asked.
 
-    Raises `ConfigError` for an unknown word and for patterns that are no texts or of no use to the mode, `NotYetAvailable` for a mode that the device lacks
-    when `on_fallback` is "raise".
+    Raises `ConfigError` for an unknown word, for patterns that are no texts or of no use to the mode, and where `on_fallback` is "raise" for a mode that the
+    device lacks.
     """
     if on_fallback not in ("report", "raise"):
         raise ConfigError(f"on_fallback={on_fallback!r} is unknown", hint='use "report" or "raise"')
@@ -62,7 +62,7 @@ def settle_route(device: Device, mode: str, on_fallback: str = "report", capture
     if mode == "captured" and not device.captures:
         reason = f"captured needs a GPU; {device.name} replays a step table instead"
         if on_fallback == "raise":
-            raise NotYetAvailable(reason, hint='use mode="planned", or device="hip"')
+            raise ConfigError(reason, hint='use mode="planned", or device="hip"')
         return Route(device, "planned", reason)
     return Route(device, mode, "", patterns)
 

@@ -88,7 +88,8 @@ class PlannedRunner(Runner):
     def replays(self, outputs: Sequence[str], depth: int) -> Replays:
         if self._observer is not None:
             return super().replays(outputs, depth)
-        wanted = [binding for binding in self.loaded.plan.outputs if binding.name in outputs]
+        bindings = {binding.name: binding for binding in self.loaded.plan.outputs}
+        wanted = [bindings[name] for name in outputs]
         return QueuedReplays(self.enqueue, self.loaded.table, self.loaded.exchange.window, wanted, depth)
 
     def observe(self, step: Step) -> None:

@@ -18,14 +18,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 
 from ostinato.ir.errors import (
-    BackendError,
     ConfigError,
     DeviceUnavailable,
     OstinatoError,
@@ -34,6 +32,7 @@ from ostinato.ir.errors import (
     VerificationError,
 )
 from ostinato.tools.console import output, print_error
+from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
 from ostinato.tools.unavailable import UNAVAILABLE, refusal
 
@@ -51,16 +50,8 @@ class Command:
     summary: str
 
     def load(self) -> Callable[..., None]:
-        """The function, its module imported. Raises `BackendError` where the native module is missing."""
-        try:
-            found: Callable[..., None] = getattr(import_module(self.module), self.function)
-        except ImportError as error:
-            if "_native" not in f"{error.name} {error}":
-                raise
-            raise BackendError(
-                f"the native module cannot be loaded: {error}", hint="`ostinato doctor` says what is missing"
-            ) from error
-        return found
+        """The function, its module imported. Raises what `load_function` raises."""
+        return load_function(self.module, self.function)
 
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[1]

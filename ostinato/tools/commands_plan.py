@@ -58,7 +58,9 @@ def plan_command(
     target: Annotated[
         str,
         typer.Option(
-            "--target", metavar="NAME", help="host, or a GPU's architecture, which need not be here: gfx942, sm_90."
+            "--target",
+            metavar="NAME",
+            help="host (the CPU), or the architecture of a GPU, which need not be here: gfx942, sm_90.",
         ),
     ] = "host",
     memory_limit: MemoryLimitOption = None,
@@ -205,6 +207,6 @@ def _show(report: PlanReport, saved: Path | None) -> None:
     show_entries(report.entries, output())
     show_regions(report.regions, output())
     done = "planned and proven" if saved is None else f"the plan of {saved} proven"
-    output().print(f"traced, lowered, {done} in {milliseconds(report.seconds)}", markup=False)
+    output().print(f"traced, lowered, {done} for {report.target} in {milliseconds(report.seconds)}", markup=False)
     for file in report.files:
         output().print(f"wrote {file}", markup=False)

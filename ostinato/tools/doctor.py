@@ -12,7 +12,7 @@ import importlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +22,9 @@ from rich.console import Console
 
 from ostinato.backend_hip.vendor_record import written
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
-from ostinato.ir.errors import BackendError, OstinatoError
+from ostinato.ir.errors import OstinatoError
 from ostinato.tools.console import emit_json, facts, output, processors, size, table
+from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
 from ostinato.tools.schemas import (
     DeviceInfo,
@@ -90,11 +91,12 @@ def doctor_command(
     Example: ostinato doctor --conformance --device hip:0 --output report.json
     """
     if conformance:
-        test = _conformance()
+        test = load_function(CONFORMANCE, "conformance")
         if not test(device, ops or (), seed, path, as_json=as_json):
             raise typer.Exit(EXIT_FAILED)
         return
-    refuse_unread(invocation, "doctor without --conformance tests no device", ("as_json", "conformance"))
+    read = ("as_json", "conformance")
+    refuse_unread(invocation, "this is doctor without --conformance", read, "add --conformance, or leave them out")
     report = examine()
     if as_json:
         emit_json(report)
@@ -149,7 +151,7 @@ def show(report: DoctorReport, console: Console) -> None:
     if report.memory_available_bytes is not None:
         memory += f", {size(report.memory_available_bytes)} available"
     rows = [
-        ("ostinato", f"{report.version} from {report.package_path}"),
+        ("ostinato", f"{report.version}, imported from {report.package_path}"),
         ("python", f"{report.python} ({report.executable})"),
         ("platform", report.platform),
         ("processor", f"{report.cpu}, {report.processors} usable"),
@@ -168,7 +170,7 @@ def show(report: DoctorReport, console: Console) -> None:
     console.print(
         table(
             "devices",
-            ("device", "usable", "detail"),
+            ("device", "usable", "what it is, or why not"),
             ((d.name, _yes(d.available), d.detail) for d in report.devices),
             numbers=False,
         )
@@ -193,19 +195,6 @@ def show(report: DoctorReport, console: Console) -> None:
     for problem in report.problems:
         console.print(facts([("problem", problem.text), ("hint", problem.hint)]))
     console.print("[bold green]ready[/]" if report.ok else "[bold red]not ready[/]: see the problems above")
-
-
-def _conformance() -> Callable[..., bool]:
-    """The self-test, loaded by name like the native module, which it needs. Raises `BackendError` where that is missing."""
-    try:
-        found: Callable[..., bool] = importlib.import_module(CONFORMANCE).conformance
-    except ImportError as error:
-        if "_native" not in f"{error.name} {error}":
-            raise
-        raise BackendError(
-            f"the native module cannot be loaded: {error}", hint="`ostinato doctor` says what is missing"
-        ) from error
-    return found
 
 
 def _recorded(record: GemmRecord) -> str:
@@ -248,9 +237,9 @@ def _gpu_device(gpu: GpuPlatform) -> DeviceInfo:
     """A vendor's cards as a kind of device. Without a compiler for kernels a card cannot be used."""
     cards = ", ".join(f"{card.name} ({card.architecture}, {size(card.memory_bytes)})" for card in gpu.cards)
     compiles = any(library.role == "compiler" and library.finding == "found" for library in gpu.libraries)
-    detail = (
-        cards if cards and compiles else gpu.problem or f"{cards}; no compiler for kernels, see the libraries below"
-    )
+    detail = cards if compiles else f"{cards}; no compiler for kernels, see the libraries below"
+    if not cards:
+        detail = "; ".join(filter(None, (gpu.problem, gpu.hint)))
     return DeviceInfo(name=f"hip ({gpu.platform.upper()})", available=bool(cards) and compiles, detail=detail)
 
 

@@ -58,7 +58,11 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", show_default=False, help="The same as the argument MODEL.")
 ]
 DeviceOption = Annotated[
-    str, typer.Option("--device", help="auto (the first GPU, or the CPU), cpu, or hip[:N] for a GPU.")
+    str,
+    typer.Option(
+        "--device",
+        help="auto (the first GPU, or the CPU where there is none or --threads is given), cpu, or hip[:N] for a GPU of either vendor.",
+    ),
 ]
 ModeOption = Annotated[
     str,
@@ -78,7 +82,7 @@ CaptureOption = Annotated[
 ]
 PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32 or bf16.")]
 ThreadsOption = Annotated[
-    int, typer.Option("--threads", min=0, help="Threads of the native device; 0: one for each physical core.")
+    int, typer.Option("--threads", min=0, help="Threads of the CPU; 0: one for each physical core.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
@@ -122,10 +126,10 @@ def chosen_model(argument: str | None, option: str | None) -> str:
     return found
 
 
-def refuse_unread(invocation: typer.Context, what: str, read: Collection[str]) -> None:
+def refuse_unread(invocation: typer.Context, what: str, read: Collection[str], mend: str = "leave them out") -> None:
     """Raises `ConfigError` for options that were given and that this use of the command would leave unread.
 
-    `what` says which use it is ("smollm2 is a model"), and `read` names the parameters that it reads.
+    `what` says which use it is ("smollm2 is a model"), `read` names the parameters that it reads, and `mend` is what to do.
     """
     unread = [
         parameter.opts[0]
@@ -136,7 +140,7 @@ def refuse_unread(invocation: typer.Context, what: str, read: Collection[str]) -
     if unread:
         raise ConfigError(
             f"{what}, which does not take {', '.join(unread)}",
-            hint=f"leave them out; `{invocation.command_path} --help` says what each is for",
+            hint=f"{mend}; `{invocation.command_path} --help` says what each is for",
         )
 
 

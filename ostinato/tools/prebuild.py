@@ -21,14 +21,16 @@ from ostinato.backend_hip import _native
 from ostinato.backend_hip.gpu_libraries import search_folders
 from ostinato.backend_hip.kernel_source import Instance, compile_options, instance_of, modules
 from ostinato.backend_hip.prebuilt import Prebuilt, clang_command
-from ostinato.backend_hip.target import hip_target
+from ostinato.backend_hip.target import hip_target, wave_of
 from ostinato.compiler import plan_text_program, positions_of
 from ostinato.embedder import encoder_entries
 from ostinato.frontend.model import load
-from ostinato.ir.errors import BackendError
+from ostinato.ir.errors import BackendError, ConfigError, OstinatoError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 from ostinato.llm import decoder_entries
+from ostinato.tools.console import print_error
+from ostinato.tools.options import EXIT_USAGE
 
 __all__ = ["instances_of_model", "main", "prebuild"]
 
@@ -55,7 +57,11 @@ def _with_clang(file: str, source: str, architecture: str, rocm: Path, clang: st
         text, made = Path(folder, "kernels.hip"), Path(folder, "kernels.co")
         text.write_text(source, encoding="utf-8")
         command = [*clang_command(architecture, rocm, clang), "-o", str(made), str(text)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            hint = "name AMD's clang with --clang, or the folder of ROCm with --rocm-path"
+            raise ConfigError(f"the compiler {clang} cannot be run: {error.strerror}", hint=hint) from error
         if run.returncode:
             raise BackendError(f"{file} does not compile for {architecture}: {run.stderr.strip()}")
         return made.read_bytes()
@@ -64,7 +70,8 @@ def _with_clang(file: str, source: str, architecture: str, rocm: Path, clang: st
 def prebuild(
     architecture: str, instances: Iterable[Instance], output: Path, *, rocm: Path = _ROCM, clang: str = ""
 ) -> dict[str, int]:
-    """Compiles and files the modules of an architecture; bytes of code by kernel file. Raises `BackendError` with a compiler's words."""
+    """Compiles and files the modules of an architecture; bytes of code by kernel file. Raises `BackendError` with a compiler's words, `ConfigError` where
+    there is no clang."""
     wanted = frozenset(instances)
     platform = "nvidia" if architecture.startswith("sm_") else "amd"
     if platform == "nvidia":
@@ -87,19 +94,47 @@ def prebuild(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fills a folder; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ostinato.tools.prebuild", description="Compiles kernels ahead.")
+    """Fills a folder; returns the exit code, 2 after an error that is shown."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ostinato.tools.prebuild",
+        description="Compiles the GPU kernels that models need into a folder. No GPU is needed: NVIDIA's architectures take the package nvidia-cuda-nvrtc, "
+        "AMD's a ROCm folder.",
+    )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a directory, a .gguf file, smollm2, minilm")
-    parser.add_argument("--architectures", required=True, help="such as gfx90a,gfx942,gfx1100,sm_90")
-    parser.add_argument("--output", type=Path, required=True, help="the folder to fill")
-    parser.add_argument("--sequences", default="1,8", help="at once, of a decoder (default 1,8)")
-    parser.add_argument("--rocm-path", type=Path, default=_ROCM, help="of AMD's headers and device libraries")
-    parser.add_argument("--clang", default="", help="for AMD's architectures (default: that of ROCm)")
+    parser.add_argument("--architectures", required=True, help="one or more, such as gfx90a,gfx942,gfx1100,sm_90")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="the folder to fill; a wheel carries ostinato/backend_hip/prebuilt"
+    )
+    parser.add_argument(
+        "--sequences",
+        default="1,8",
+        metavar="N,...",
+        help="how many sequences at once a decoder is planned for (default 1,8)",
+    )
+    parser.add_argument(
+        "--rocm-path",
+        type=Path,
+        default=_ROCM,
+        help=f"the folder of AMD's headers and device libraries (default {_ROCM})",
+    )
+    parser.add_argument(
+        "--clang", default="", help="the compiler for AMD's architectures (default: that of the ROCm folder)"
+    )
     given = parser.parse_args(arguments)
-    counts = [int(text) for text in given.sequences.split(",")]
+    try:
+        _fill(given)
+    except OstinatoError as error:
+        print_error(error, as_json=False)
+        return EXIT_USAGE
+    return 0
+
+
+def _fill(given: argparse.Namespace) -> None:
+    counts = [int(text) if text.isdecimal() else 0 for text in given.sequences.split(",")]
+    if not all(counts):
+        raise ConfigError(f"--sequences is {given.sequences!r}, expected positive numbers", hint="like 1,8")
     for architecture in given.architectures.split(","):
-        wave = 64 if architecture.startswith("gfx9") else 32
-        targets = [hip_target(architecture, wave, vendor=vendor) for vendor in (True, False)]
+        targets = [hip_target(architecture, wave_of(architecture), vendor=vendor) for vendor in (True, False)]
         wanted = {
             instance
             for model in given.models
@@ -108,7 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         sizes = prebuild(architecture, wanted, given.output, rocm=given.rocm_path, clang=given.clang)
         sys.stdout.write(f"{architecture}: {len(wanted)} kernels of {len(sizes)} files, {sum(sizes.values())} bytes\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -103,8 +103,11 @@ def plan_buckets(
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
-    `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan that was written before, which is read and checked instead. Raises `ConfigError` for unusable
-    buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what `Lowered.load_plan` raises.
+    `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan that was written before,
+    which is read and checked instead.
+
+    Raises `ConfigError` for an unknown target and for unusable buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what
+    `Lowered.load_plan` raises.
     """
     if set(buckets) != {"B", "T"}:
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")

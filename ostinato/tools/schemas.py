@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from ostinato.tools.conformance.report import ConformanceReport
+from ostinato.tools.conformance.report import ConformanceReport, LibraryInfo
 from ostinato.tools.report import Report
 
 __all__ = [
@@ -88,15 +88,9 @@ class DeviceInfo(Report):
     detail: str
 
 
-class GpuLibrary(Report):
-    """A vendor's library: what was found, and what to do where it is missing or incomplete. Texts are empty where there is nothing to say."""
+class GpuLibrary(LibraryInfo):
+    """A vendor's library, and what to do where it is missing or incomplete: `fix` is empty where nothing is to be done."""
 
-    role: Literal["runtime", "compiler", "blas", "collective"]
-    name: str
-    finding: Literal["found", "incomplete", "missing"]
-    version: str
-    path: str
-    problem: str
     fix: str
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks.ablation.measure import Row, measure
 from benchmarks.ablation.variants import fusions
-from benchmarks.gpu.report import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from benchmarks.models import CONFIGS, checkpoint
 from benchmarks.steps import LoadedStep, WeightPool, plan_workload
-from benchmarks.workloads import Shape, Workload
+from benchmarks.workloads import BYTES_PER_SECOND, FLOPS_PER_SECOND, Shape, Workload
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.open import open_hip

@@ -116,6 +116,18 @@ def test_a_capture_that_makes_no_sense_is_refused(
         compiled(llama, gpu, **options).prewarm()
 
 
+def test_a_pattern_may_name_steps_of_one_entry_only(llama: ost.Model, gpu: HipDevice) -> None:
+    """Here of the decode step: the prefill is submitted step by step."""
+    whole, partly = (
+        ost.LLM(llama, device=gpu, context=16, max_num_seqs=2, mode="captured", capture=capture)
+        for capture in (None, ["input_ids"])
+    )
+    found = {entry: [c for _, _, c in graphs(partly.executable, entry)] for entry in partly.executable.entries}
+    assert [sum(captured) for captured in found.values()] == [0, 1], found
+    params = ost.SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    assert partly.generate([[5, 6]], params)[0].token_ids == whole.generate([[5, 6]], params)[0].token_ids
+
+
 def test_prewarm_captures_once_and_runs_nothing(llama: ost.Model, gpu: HipDevice, machine: EmulatedGpu) -> None:
     executable = compiled(llama, gpu, "captured")
     before, launched = machine.count("hipStreamBeginCapture"), machine.count("hipGraphLaunch")

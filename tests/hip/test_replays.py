@@ -162,3 +162,14 @@ def test_a_bound_entry_shows_what_it_carries(model: ost.Model, gpu: HipDevice, s
     for tokens in expected:
         bound.run()
         assert np.array_equal(bound.outputs["token"], tokens)
+
+
+def test_pinned_memory_of_replays_is_used_again(model: ost.Model, gpu: HipDevice, machine: EmulatedGpu) -> None:
+    """By the next generation, whatever it asks for."""
+    llm = llm_of(model, gpu, max_num_seqs=2)
+    params = [dataclasses.replace(GREEDY, max_tokens=5), dataclasses.replace(SAMPLED, max_tokens=7, logprobs=1)]
+    expected = texts(llm.generate(PROMPTS[:2], params))
+    before = machine.count("hipHostMalloc")
+    for _ in range(2):
+        assert texts(llm.generate(PROMPTS[:2], params)) == expected
+    assert machine.count("hipHostMalloc") == before

@@ -29,7 +29,7 @@ def test_all_modes_keep_their_contracts(family: str, gpu: HipDevice, tmp_path: P
     assert all(pair.verdict == "bit-equal" for pair in report.pairs if "reference" not in (pair.left, pair.right))
 
 
-def test_a_difference_of_a_replay_is_sought_step_by_step(llama: ost.Model, gpu: HipDevice) -> None:
+def test_a_replay_shows_nothing_of_what_happens_within(llama: ost.Model, gpu: HipDevice) -> None:
     executable = ost.compile(llama, buckets={"B": [1], "T": [4]}, context=32, device=gpu)
     with pytest.raises(ost.ConfigError, match="shows nothing"):
         executable.clone("captured", observer=lambda name, values: None).prewarm()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ostinato.backend_hip.kernel_source import Instance, KernelName, modules
-from ostinato.backend_hip.resources import Resources, resources_of
 from ostinato.ir.types import DType
+from tests.kernels.code_objects import Resources, resources_of
 from tests.kernels.emulated import instances
 from tests.kernels.gpu_compilers import at_once, nvrtc, rocm
 from tests.kernels.test_hip_rows import hip_calls

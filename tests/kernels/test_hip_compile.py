@@ -13,8 +13,8 @@ from concurrent.futures import Future
 import pytest
 
 from ostinato.backend_hip.kernel_source import Instance, kernel_files, modules
-from ostinato.backend_hip.resources import resources_of
 from ostinato.ir.errors import BackendError
+from tests.kernels.code_objects import resources_of
 from tests.kernels.gpu_compilers import Nvrtc, Rocm, at_once, nvrtc, rocm
 from tests.kernels.kernel_resources import DOCUMENT, every_instance, one_instance_each
 
@@ -23,10 +23,12 @@ AMD = {"gfx942": 64, "gfx90a": 64, "gfx1100": 32}
 MOST_SHARED = 48 * 1024
 """What every device has without being asked."""
 PRIVATE: Mapping[str, Mapping[str, int]] = {
+    "attention_block_causal": {"sm_80": 16, "sm_90": 16},
+    "attention_block_packed": {"sm_80": 16, "sm_90": 16},
     "attention_packed": {"sm_80": 8},
     "attention_tile_bidirectional": {"sm_80": 48, "sm_90": 48},
     "attention_tile_causal": {"sm_80": 48, "sm_90": 48},
-    "attention_tile_packed": {"sm_80": 48, "sm_90": 48, "gfx1100": 384},
+    "attention_tile_packed": {"sm_80": 48, "sm_90": 48, "gfx1100": 832},
     "concat": {"sm_80": 128, "sm_90": 128},
     "embedding": {"sm_80": 16, "sm_90": 16},
     "gemv_swiglu": {"sm_90": 8},
@@ -34,6 +36,7 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "linear_swiglu": {"sm_80": 16, "sm_90": 32},
     "linear_tile_swiglu": {"gfx1100": 64},
     "masked_mean": {"sm_80": 24, "sm_90": 24},
+    "rms_norm_held": {"gfx1100": 52},
     "rotary_table": {"sm_80": 40, "sm_90": 40},
     "rotary_table_dynamic": {"sm_80": 40, "sm_90": 40},
     "rotary_table_longrope": {"sm_80": 40, "sm_90": 40},

@@ -74,6 +74,18 @@ def test_dimensions_are_integers(model: ost.Model, wrong: Any) -> None:
         ost.trace(model).lower(dims=wrong)
 
 
+@pytest.mark.parametrize("options", [{"threads": 1}, {"isa": "portable"}])
+def test_an_open_device_is_not_opened_another_way(
+    model: ost.Model, exe: ost.TextExecutable, options: dict[str, Any]
+) -> None:
+    """Threads and isa were silently those of the device."""
+    for opens in (ost.compile, ost.LLM):
+        with pytest.raises(ost.ConfigError, match="open already"):
+            opens(model, device=exe.device, **options)
+    with pytest.raises(ost.ConfigError, match="open already"):
+        ost.ops.use(exe.device, **options)
+
+
 def test_a_plan_is_loaded_by_device_name_and_its_mode_is_settled_first(model: ost.Model) -> None:
     planned = ost.trace(model).lower(dims={"B": 1, "T": 4}).plan()
     assert planned.load("auto", mode="auto").mode == "planned"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ostinato.backend_hip.open import _shows_a_gpu
-from ostinato.tools import cli, doctor
+from ostinato.tools import cli, doctor, loading
 from ostinato.tools.schemas import (
     BenchReport,
     CompareReport,
@@ -102,11 +102,12 @@ def test_a_missing_native_module_is_named_and_doctor_still_works(
             return real(name, package)
         raise ModuleNotFoundError("No module named 'ostinato.backend_hip._native'", name="ostinato.backend_hip._native")
 
-    monkeypatch.setattr(cli, "import_module", missing)
+    monkeypatch.setattr(loading, "import_module", missing)
     monkeypatch.setattr("importlib.import_module", missing)
-    result = ostinato("plan", "model")
-    assert result.code == 2
-    assert "ostinato doctor" in result.err
+    for arguments in (("plan", "model"), ("doctor", "--conformance")):
+        result = ostinato(*arguments)
+        assert result.code == 2
+        assert "ostinato doctor" in result.err
     result = ostinato("doctor", "--json")
     report = result.report()
     assert isinstance(report, DoctorReport)

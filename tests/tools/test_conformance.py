@@ -13,6 +13,7 @@ import pytest
 
 from ostinato.backend_hip.device import HostDevice, HostLaunch
 from ostinato.backend_hip.steps import LaunchCall
+from ostinato.backend_hip.target import hip_target
 from ostinato.ir.errors import BackendError
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Impl, Target
@@ -70,7 +71,7 @@ def test_people_read_what_failed_and_how_much_passed(ostinato: Run) -> None:
     [
         (["--conformance", "--op", "fuse_everything"], 2, "no operators .'fuse_everything'."),
         (["--conformance", "--device", "tpu"], 2, "device 'tpu' is unknown"),
-        (["--device", "cpu"], 2, "tests no device, which does not take --device"),
+        (["--device", "cpu"], 2, "without --conformance, which does not take --device"),
         (["--output", "x.json"], 2, "does not take --output"),
         (["--op", "add"], 2, "does not take --op"),
     ],
@@ -148,10 +149,13 @@ def test_a_row_that_takes_nothing_says_why() -> None:
 
 
 def test_rows_for_other_cards_are_listed() -> None:
-    device = HostDevice(threads=1)
-    assert {row.op for row in rows_of(device)} == {row.op for row in device.target.rows}
-    other = [row for row in rows_of(device) if "host" not in row.architectures]
-    assert not other
+    class Card(HostDevice):
+        name = "hip:0"
+
+    assert set(rows_of(HostDevice(threads=1))) == set(HostDevice(threads=1).target.rows)
+    own, listed = set(hip_target("gfx942", 64).rows), set(rows_of(Card(threads=1)))
+    assert own < listed
+    assert {row.architectures for row in listed - own} == {("wave32",)}
 
 
 class Lost(HostDevice):

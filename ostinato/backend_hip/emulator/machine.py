@@ -18,6 +18,7 @@ from pathlib import Path
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.emulator.emulator import Emulator
 from ostinato.backend_hip.kernel_source import source_hash
+from ostinato.backend_hip.target import wave_of
 from ostinato.ir.errors import BackendError, DeviceUnavailable
 
 __all__ = ["EmulatedGpu", "emulated_gpu"]
@@ -79,7 +80,7 @@ class EmulatedGpu:
         given = [str((options[i] or b"").decode()) for i in range(option_count)]
         architecture = next((option.partition("=")[2] for option in given if option.startswith("--offload-arch=")), "")
         try:
-            path = Emulator(64 if architecture.startswith("gfx9") else 32, self._cache).module(source.decode()).path
+            path = Emulator(wave_of(architecture), self._cache).module(source.decode()).path
         except BackendError as error:
             self._library.emulated_compiled(b"", ctypes.c_size_t(0), str(error).encode())
             return 1

@@ -105,7 +105,6 @@ struct Sums {
 #if !defined(__HIP_PLATFORM_AMD__) && !defined(__HIP_DEVICE_COMPILE__)
 // Four matrices of 8 rows of 16 bytes, each lane's address being that of a row; a lane gets two values of row lane / 4
 // of each matrix, or of column lane / 4 where they are turned.
-DEVICE u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
 DEVICE void load_matrices(Words& words, const void* row) {
     u32(&w)[4] = words.w;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -271,17 +270,21 @@ DEVICE void cut(f32 value, T& high, T& low) {
 constexpr int CUT_STRIDE = TILE_DEPTH + RUN, CUT_VALUES = TILE * CUT_STRIDE;
 template <class T>
 DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<T>& low, T* scratch) {
+#pragma unroll
     for (int part = 0; part < 2; ++part) {
         wave_barrier();
+#pragma unroll
         for (int c = 0; c < TILE_DEPTH / TILE; ++c) {
+#pragma unroll
             for (int i = 0; i < SUMS; ++i) {
-                T halves[2];
-                cut(sums[c].values[i], halves[0], halves[1]);
-                scratch[Sums::row(i) * CUT_STRIDE + c * TILE + Sums::column(i)] = halves[part];
+                T top, rest;
+                cut(sums[c].values[i], top, rest);
+                scratch[Sums::row(i) * CUT_STRIDE + c * TILE + Sums::column(i)] = part == 0 ? top : rest;
             }
         }
         wave_barrier();
-        (part == 0 ? high : low).load(scratch, CUT_STRIDE, TILE - 1);
+        if (part == 0) high.load(scratch, CUT_STRIDE, TILE - 1);
+        if (part == 1) low.load(scratch, CUT_STRIDE, TILE - 1);
     }
 }
 #else
@@ -316,27 +319,4 @@ DEVICE void cut_rows(const Sums (&sums)[TILE_DEPTH / TILE], Rows<T>& high, Rows<
         }
     }
 }
-#endif
-
-// 16 bytes on their way into shared memory, nothing of them where there is no source; they are there, for the thread
-// that sent them, after copies_done().
-#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
-DEVICE void copy_words(Words* to, const void* from) {
-    Words words = {};
-    if (from != nullptr) words = *static_cast<const Words*>(from);
-    *to = words;
-}
-DEVICE void copies_done() {}
-#else
-DEVICE void copy_words(Words* to, const void* from) {
-    if (from == nullptr) {
-        *to = Words{};
-        return;
-    }
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 :
-                 : "r"(shared_address(to)), "l"(from)
-                 : "memory");
-}
-DEVICE void copies_done() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 #endif

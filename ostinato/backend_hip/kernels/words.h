@@ -47,6 +47,7 @@ template <class T>
 DEVICE Words load_words(const T* at, bool whole) {
     if (whole) return load_words(at);
     Words words = {};
+#pragma unroll
     for (int i = 0; i < Packed<T>::size; ++i) put(words, i, at[i]);
     return words;
 }
@@ -74,9 +75,49 @@ DEVICE void load_values(const T* at, bool whole, f32 (&values)[COUNT]) {
     }
 }
 
+// COUNT neighbours that fill words, rounded; the address is a multiple of 16.
+template <int COUNT, class T>
+DEVICE void store_values(T* at, const f32 (&values)[COUNT]) {
+    constexpr int size = Packed<T>::size;
+    static_assert(COUNT % size == 0, "whole words");
+#pragma unroll
+    for (int word = 0; word < COUNT / size; ++word) {
+        Words words = {};
+#pragma unroll
+        for (int i = 0; i < size; ++i) put(words, i, narrowed<T>(values[word * size + i]));
+        reinterpret_cast<Words*>(at)[word] = words;
+    }
+}
+
 // Nothing is moved across it by AMD's compiler, which would begin all loads at once and run out of registers.
 DEVICE void keep_order() {
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
     __builtin_amdgcn_sched_barrier(0);
 #endif
 }
+
+// 16 bytes on their way into shared memory, nothing of them where there is no source; they are there, for the thread
+// that sent them, after copies_done().
+#if defined(OSTINATO_EMULATOR) || defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
+DEVICE void copy_words(Words* to, const void* from) {
+    if (from == nullptr) {
+        *to = Words{};
+    } else {
+        *to = *static_cast<const Words*>(from);
+    }
+}
+DEVICE void copies_done() {}
+#else
+DEVICE u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
+DEVICE void copy_words(Words* to, const void* from) {
+    if (from == nullptr) {
+        *to = Words{};
+        return;
+    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(shared_address(to)), "l"(from)
+                 : "memory");
+}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+#endif

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ostinato.compiler import open_device
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.files import write_text
+from ostinato.ir.files import need_writable, write_text
 from ostinato.ir.ops import OP
 from ostinato.runtime.device import Device
 from ostinato.tools.conformance.environment import environment_of
@@ -38,8 +38,10 @@ def conformance(device: str, ops: Collection[str], seed: int, path: Path | None,
     cannot be written.
     """
     if unknown := sorted(set(ops) - set(OP)):
-        raise ConfigError(f"there are no operators {unknown}", hint="docs/OPERATORS.md lists them")
+        raise ConfigError(f"there are no operators {unknown}", hint="dir(ostinato.ops) lists them")
     opened = open_device(device)
+    if path is not None:
+        need_writable(path)
     with progress(quiet=as_json) as steps:
         report = run_conformance(opened, seed=seed, ops=set(ops) or None, steps=steps)
     if path is not None:
@@ -48,6 +50,8 @@ def conformance(device: str, ops: Collection[str], seed: int, path: Path | None,
         emit_json(report)
     else:
         show_conformance(report, output())
+        if path is not None:
+            output().print(f"wrote {path}", markup=False)
     return report.ok
 
 
@@ -97,7 +101,7 @@ def show_conformance(report: ConformanceReport, console: Console) -> None:
         ("ostinato", environment.version),
         ("device", f"{environment.device} ({environment.platform}): {environment.card}"),
         ("architecture", f"{environment.architecture}{wave}{memory}"),
-        ("kernels", environment.kernel_hash[:16]),
+        ("kernels", f"sources with hash {environment.kernel_hash[:16]}"),
         ("system", f"{environment.system}, {environment.python}"),
         ("seed", str(report.seed)),
     ]
@@ -130,7 +134,16 @@ def _show_rows(rows: Iterable[RowVerdict], console: Console) -> None:
     nearest = max((used for used in passed if used is not None), default=0.0)
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counted.most_common())
     calls = count(sum(row.calls for row in found))
-    console.print(facts([("rows", f"{summary or 'none'}; {calls} calls, up to {nearest:.2g} of the tolerance")]))
+    console.print(
+        facts(
+            [
+                (
+                    "rows",
+                    f"{summary or 'none'}; {calls} calls; those that pass used at most {nearest:.2g} of their tolerance",
+                )
+            ]
+        )
+    )
     cells = (
         (f"{row.op}@{row.row}", row.level, row.verdict, _worst(row.worst), row.reason)
         for row in found

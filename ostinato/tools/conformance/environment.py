@@ -48,13 +48,6 @@ def environment_of(device: Device) -> EnvironmentInfo:
 
 def _libraries(gpu: _native.Gpu) -> tuple[LibraryInfo, ...]:
     return tuple(
-        LibraryInfo(
-            role=report.role,
-            name=report.name,
-            finding=report.finding,
-            version=report.version,
-            path=report.path,
-            problem=report.problem,
-        )
+        LibraryInfo.model_validate({name: getattr(report, name) for name in LibraryInfo.model_fields})
         for report in gpu.reports
     )

@@ -46,7 +46,9 @@ def run_objects(device: Device) -> Iterator[CheckVerdict]:
         if isinstance(device, HipDevice):
             yield checked(name, lambda check=check: check(device))  # type: ignore[misc]
         else:
-            yield CheckVerdict(name=name, verdict="skipped", detail="a CPU works while it is called")
+            yield CheckVerdict(
+                name=name, verdict="skipped", detail="a CPU has none: what is called is done when the call returns"
+            )
 
 
 def _require(holds: bool, text: str) -> None:

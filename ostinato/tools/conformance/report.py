@@ -19,11 +19,11 @@ __all__ = [
 
 
 class LibraryInfo(Report):
-    """A vendor's library as it was opened: "found", "incomplete" or "missing"; `problem` is empty where there is none."""
+    """A vendor's library as it was opened. Texts are empty where there is nothing to say."""
 
-    role: str
+    role: Literal["runtime", "compiler", "blas", "collective"]
     name: str
-    finding: str
+    finding: Literal["found", "incomplete", "missing"]
     version: str
     path: str
     problem: str

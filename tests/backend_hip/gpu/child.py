@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,29 @@ def exit_with_live_objects() -> None:
     print(len(keep))
 
 
+def _print_from_a_fork(answers: Callable[[], int]) -> None:
+    """Prints the number that comes of this in a child."""
+    child = os.fork()
+    if child == 0:
+        found = 0
+        try:
+            found = answers()
+        finally:
+            os._exit(found)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def _refused(uses: Iterable[Callable[[], object]]) -> int:
+    """How many of these uses are told, by a typed error, that this is a fork."""
+    answers = 0
+    for use in uses:
+        try:
+            use()
+        except LifecycleError as error:
+            answers += "forked" in str(error)
+    return answers
+
+
 def fork() -> None:
     """The child of a process that opened the GPU is told, by a typed error, at once."""
     _, device, stream = _opened()
@@ -94,16 +117,7 @@ def fork() -> None:
         lambda: device.allocate(64),
         lambda: _native.Stream(device),
     )
-    child = os.fork()
-    if child == 0:
-        answers = 0
-        for use in uses:
-            try:
-                use()
-            except LifecycleError as error:
-                answers += "forked" in str(error)
-        os._exit(answers)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    _print_from_a_fork(lambda: _refused(uses))
 
 
 def _program(machine: EmulatedGpu) -> dict[str, Any]:
@@ -139,16 +153,7 @@ def fork_with_a_device() -> None:
         lambda: program["gpu"].allocate(64),
         lambda: program["buffer"].read(np.uint8, (1,)),
     )
-    child = os.fork()
-    if child == 0:
-        answers = 0
-        for use in uses:
-            try:
-                use()
-            except LifecycleError as error:
-                answers += "forked" in str(error)
-        os._exit(answers)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    _print_from_a_fork(lambda: _refused(uses))
 
 
 def operators() -> None:
@@ -168,17 +173,13 @@ def operators() -> None:
     graph = ost.hip.HipGraphExecutable.capture(stream.native, submit)
     ops.scale(ones, factor=2.0, out=out)
     uses = (submit, stream.synchronize, lambda: ops.check("hip:0"), lambda: ost.Stream("hip:0"))
-    child = os.fork()
-    if child == 0:
-        answers = 0
-        for use in uses:
-            try:
-                use()
-            except LifecycleError as error:
-                answers += "forked" in str(error)
+
+    def answers() -> int:
+        found = _refused(uses)
         ops.scale(ones, factor=3.0, out=out)
-        os._exit(answers if (out == 3).all() else 0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return found if (out == 3).all() else 0
+
+    _print_from_a_fork(answers)
     graph.launch(stream.native)
     globals()["kept"] = [graph, x, y, stream]
 

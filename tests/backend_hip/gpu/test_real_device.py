@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ostinato.backend_hip import _native, gpu_libraries
-from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
+from ostinato.backend_hip import _native
+from ostinato.ir.errors import BackendError, CapacityError, LifecycleError
 from ostinato.ir.types import Array
+from tests.backend_hip.gpu.real_card import real_card
 
 capture = _native.HipGraphExecutable.capture
 
@@ -32,20 +33,11 @@ extern "C" __global__ void large(float* y, unsigned value) {
 """
 
 
-def opened() -> _native.GpuDevice:
-    for platform in gpu_libraries.PLATFORMS:
-        try:
-            return _native.open_gpu(platform, gpu_libraries.search_folders(platform)).device(0)
-        except OstinatoError:
-            continue
-    pytest.skip("there is no card")
-
-
 class Card:
     """A device with its kernels, and memory that is written and read by blocking copies."""
 
     def __init__(self) -> None:
-        self.device = opened()
+        self.device = real_card()
         self.gpu = self.device.gpu
         architecture = {"nvidia": "--gpu-architecture=", "amd": "--offload-arch="}[
             self.gpu.platform

@@ -15,7 +15,7 @@ from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import DType, TensorType
 from ostinato.runtime.device import KernelCall, PackSource, ResolvedStep
 from tests.backend_hip.gpu.programs import decoder_on
-from tests.backend_hip.gpu.test_real_device import opened
+from tests.backend_hip.gpu.real_card import real_card
 from tests.kernels.test_hip_plans import CONFIGS
 
 ONE_BLOCK = Launch((1, 1, 1), (256, 1, 1))
@@ -23,7 +23,7 @@ ONE_BLOCK = Launch((1, 1, 1), (256, 1, 1))
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> HipDevice:
-    return HipDevice(opened(), cache=CodeCache(tmp_path_factory.mktemp("kernels")))
+    return HipDevice(real_card(), cache=CodeCache(tmp_path_factory.mktemp("kernels")))
 
 
 def look_up(node: str, ids: int, table: int, y: int) -> ResolvedStep:

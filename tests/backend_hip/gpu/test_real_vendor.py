@@ -5,18 +5,15 @@ Run it alone on a machine with a card; with -s it says what was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ostinato.backend_hip import _native, gpu_libraries
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.impls.hip.vendor import VENDOR_ROWS
 from ostinato.backend_hip.vendor_choices import VendorChoices
-from ostinato.ir.errors import OstinatoError
 from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import materialise, normal, valid
@@ -26,24 +23,18 @@ from ostinato.ir.types import Array, DType
 from ostinato.runtime.device import ResolvedStep
 from ostinato.tools.conformance.calls import Call, calls
 from ostinato.tools.conformance.rows import DeviceMachine, check, references
+from tests.backend_hip.gpu.real_card import real_card
 
 LINEAR = next(row for row in VENDOR_ROWS if row.op == "linear")
 BF16, F16, F32 = DType.BF16, DType.F16, DType.F32
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HipDevice]:
-    for platform in gpu_libraries.PLATFORMS:
-        try:
-            device = _native.open_gpu(platform, gpu_libraries.search_folders(platform)).device(0)
-        except OstinatoError:
-            continue
-        made = HipDevice(device, cache=CodeCache(tmp_path_factory.mktemp("cache")))
-        if any(row.kind is StepKind.GEMM for row in made.target.rows):
-            yield made
-            return
-        pytest.skip(f"{device.name} has no rows of the vendor's GEMM")
-    pytest.skip("there is no card")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> HipDevice:
+    found = HipDevice(real_card(), cache=CodeCache(tmp_path_factory.mktemp("cache")))
+    if not any(row.kind is StepKind.GEMM for row in found.target.rows):
+        pytest.skip(f"{found.native.name} has no rows of the vendor's GEMM")
+    return found
 
 
 def linear(m: int, n: int, k: int, dtype: DType, result: DType, *, bias: bool = False) -> Sample:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,7 @@ def test_a_record_of_another_driver_or_library_is_reported_and_not_used(choices:
         b"[]\n",
         b'{"record": null, "digest": "x"}\n',
         b'{"record": {"algorithm": [0]},',
+        b"[" * 100_000,
     ],
 )
 def test_lines_that_do_not_check_are_reported_and_ignored(damage: bytes, choices: VendorChoices) -> None:
@@ -118,6 +120,35 @@ def test_lines_that_do_not_check_are_reported_and_ignored(damage: bytes, choices
     with pytest.warns(RuntimeWarning, match="1 of 2 lines .* do not check"):
         assert others.gemm(PARAMS, MIDDLE).choice.algorithm == first.choice.algorithm
     assert others.counters == ChoiceCounters(recorded=1, damaged=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algorithm": [0]},
+        {"algorithm": "0"},
+        {"algorithm": [-1] * 8},
+        {"needs": None},
+        {"needs": 1 << 64},
+        {"nodes": -1},
+        {"environment": {}},
+        {"environment": None},
+        {"params": None},
+    ],
+)
+def test_a_line_that_checks_and_says_something_else_is_one_that_does_not(
+    change: dict[str, Any], choices: VendorChoices
+) -> None:
+    """As another version's might."""
+    choices.gemm(PARAMS, MIDDLE)
+    (record,) = choices.record.read().records.values()
+    choices.record.path.unlink()
+    choices.record.append({**record, **change})
+    assert written(choices.record.path.parent).damaged == 1
+    others = again(choices)
+    with pytest.warns(RuntimeWarning, match="1 of 1 lines .* do not check"):
+        assert others.gemm(PARAMS, MIDDLE).node_count == 2
+    assert others.counters == ChoiceCounters(chosen=1, damaged=1)
 
 
 def test_a_changed_number_makes_a_line_one_that_does_not_check(choices: VendorChoices) -> None:

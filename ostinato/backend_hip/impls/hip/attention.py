@@ -1,7 +1,8 @@
 """Rows of attention and of the key-value cache, for GPUs: a block a token and query head.
 
 Q, K and V of whole and packed sequences may have any strides whose head width is contiguous. Heads of 4, 8, 16 or 32 times 16 bytes have a row of their own,
-in which lanes share keys. Many queries of halves, with heads of 64 or 128, have a row on the matrix units, for waves of either width.
+in which lanes share keys. Many queries over halves, with heads of 64 or 128, have a row on the matrix units, for waves of either width; many of f32 have a
+row whose blocks take tiles of queries without them.
 """
 
 from __future__ import annotations
@@ -170,6 +171,14 @@ _FEWEST = 16
 """Tokens of a sequence from which on matrix units pay."""
 
 
+def _enough_bits(site: CallSite) -> str | None:
+    """An f32 query is taken as two halves."""
+    found = (site.operand(0).dtype, site.operand(1).dtype, site.results[0].dtype)
+    if found != (DType.F32, DType.BF16, DType.F32):
+        return None
+    return "two bf16 of an f32 query are not enough for a result in f32"
+
+
 def _halves(site: CallSite) -> str | None:
     """Keys and values of one half dtype and queries of it or of f32, with heads that the kernel has tiles for."""
     query, key = site.operand(0), site.operand(1)
@@ -177,6 +186,7 @@ def _halves(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("k", key, _HALVES),
         need_dtype("q", query, (key.dtype, DType.F32)),
+        _enough_bits(site),
         None if width in _WIDTHS else f"the head width must be {' or '.join(map(str, _WIDTHS))}, found {width}",
     )
 
@@ -216,6 +226,12 @@ def _split(row: Impl) -> Impl:
     )
 
 
+def _tiles(row: Impl, site: CallSite, queries: int) -> int:
+    """So many queries that share a key-value head each."""
+    shared = max(1, site.operand(1).static_shape[1 if row.op == "attention_packed" else -2])
+    return -(-_units(site) // shared // queries) * shared
+
+
 def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
     """The row for many queries of halves, on GPUs with waves of so many lanes."""
 
@@ -227,9 +243,7 @@ def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
         return kernel_name(_TILE_FILE, function, width, *(dtype.value for dtype in dtypes))
 
     def launch(site: CallSite) -> Launch:
-        """A block a tile of the queries that share a key-value head."""
-        shared = max(1, site.operand(1).static_shape[1 if row.op == "attention_packed" else -2])
-        return block_launch(-(-_units(site) // shared // _QUERIES) * shared, _TILE_WAVES * wave)
+        return block_launch(_tiles(row, site, _QUERIES), _TILE_WAVES * wave)
 
     return replace(
         row,
@@ -239,6 +253,42 @@ def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
         kernel=kernel,
         launch=launch,
         accepts=all_of(row.accepts, _halves, many),
+        priority=2,
+    )
+
+
+_BLOCK_FILE = "attention/block"
+_BLOCK_WIDTHS = (32, 64)
+_BLOCK_QUERIES = 32
+_BLOCK_THREADS = 128
+
+
+def _all_f32(site: CallSite) -> str | None:
+    """Queries, keys and values of f32, with heads that the kernel has room for."""
+    width = site.operand(0).static_shape[-1]
+    return first_reason(
+        need_dtype("q", site.operand(0), (DType.F32,)),
+        need_dtype("k", site.operand(1), (DType.F32,)),
+        None
+        if width in _BLOCK_WIDTHS
+        else f"the head width must be {' or '.join(map(str, _BLOCK_WIDTHS))}, found {width}",
+    )
+
+
+def _in_blocks(row: Impl, many: Predicate) -> Impl:
+    """The row for many queries of f32."""
+
+    def kernel(site: CallSite) -> str:
+        function = row.op.replace("attention", "attention_block")
+        return kernel_name(_BLOCK_FILE, function, site.operand(0).static_shape[-1], site.results[0].dtype.value)
+
+    return replace(
+        row,
+        name="hip_block",
+        level=Level.TUNED,
+        kernel=kernel,
+        launch=lambda site: block_launch(_tiles(row, site, _BLOCK_QUERIES), _BLOCK_THREADS),
+        accepts=all_of(row.accepts, _all_f32, many),
         priority=2,
     )
 
@@ -291,10 +341,13 @@ ATTENTION_ROWS = (
     _with_lanes(_PACKED, _by_lanes("attention_packed", 0, 1)),
     _split(_PACKED),
     *(_on_matrix_units(_PACKED, wave, _many_packed) for wave in WAVES),
+    _in_blocks(_PACKED, _many_packed),
     _CAUSAL,
     _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),
     *(_on_matrix_units(_CAUSAL, wave, _many_causal) for wave in WAVES),
+    _in_blocks(_CAUSAL, _many_causal),
     _BIDIRECTIONAL,
     _with_lanes(_BIDIRECTIONAL, _by_lanes("attention_bidirectional", 0)),
     *(_on_matrix_units(_BIDIRECTIONAL, wave, _many_bidirectional) for wave in WAVES),
+    _in_blocks(_BIDIRECTIONAL, _many_bidirectional),
 )

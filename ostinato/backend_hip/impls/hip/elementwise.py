@@ -41,6 +41,14 @@ def _launch(site: CallSite) -> Launch:
     return element_launch(site.operand(0).elements)
 
 
+_RUN = 8
+"""Elements that a thread takes together."""
+
+
+def _launch_runs(site: CallSite) -> Launch:
+    return element_launch(-(-site.operand(0).elements // _RUN))
+
+
 def _gelu(site: CallSite) -> str:
     form = "gelu_tanh" if site.text("approximate") == "tanh" else "gelu"
     return kernel_name(_FILE, form, site.operand(0).dtype.value, site.results[0].dtype.value)
@@ -69,7 +77,7 @@ _SWIGLU = readable(
     ("gate", "up", "count", "y"),
     by_dtypes(_FILE, "swiglu", 0, result=0),
     _params,
-    _launch,
+    _launch_runs,
     same_dtype("gate", "up"),
     (("y", "gate"), ("y", "up")),
 )

@@ -64,8 +64,17 @@ def _rope_params(site: CallSite) -> Params:
     return (*_units(site, half), heads, width, half, *places)
 
 
-def _rope_launch(site: CallSite) -> Launch:
+def _bias_launch(site: CallSite) -> Launch:
     return element_launch(site.operand(0).elements)
+
+
+def _rope_launch(site: CallSite) -> Launch:
+    """A thread a unit of work, or 16 bytes of them where the kernel takes as many."""
+    x, half = site.operand(0), site.operand(1).static_shape[-1]
+    width, run = x.static_shape[-1], 16 // x.dtype.block_bytes
+    first, each = _units(site, half)
+    together = run if site.node.op == "rope_split_half" and width % run == half % run == 0 else 1
+    return element_launch(-(-first * each // together))
 
 
 def _rope(op: str) -> tuple[Impl, ...]:
@@ -126,7 +135,7 @@ ROTARY_ROWS = (
         ("x", "bias", "cos", "sin", "count", "y"),
         by_dtypes(_FILE, "rope_bias", 0, result=0),
         _bias_params,
-        _rope_launch,
+        _bias_launch,
         rope_bias_dtypes,
     ),
 )

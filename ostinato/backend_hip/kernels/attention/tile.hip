@@ -1,13 +1,13 @@
-// softmax(scale q k) v on the matrix units, of halves: packed tokens over a block cache, whole sequences, and packed
-// sequences of an encoder. A block has 64 queries of one key-value head, a token's heads side by side and tokens in
-// ascending order, 16 for each of its waves. It goes over tiles of 32 keys that begin at multiples of 32, in ascending
-// order: keys and, turned, values of a tile go to shared memory, those of the next tile are on the way meanwhile.
+// softmax(scale q k) v on the matrix units, keys and values of halves: packed tokens over a block cache, whole sequences,
+// and packed sequences of an encoder. A block has 64 queries of one key-value head, a token's heads side by side and
+// tokens in ascending order. It goes over tiles of 64 keys that begin at multiples of 64, in ascending order; a wave has
+// 16 of the queries and one half of each tile, and the halves are joined at the end. Values of a tile are on their way
+// to shared memory while its scores are made, and keys of the next tile while values are summed up.
 //
-// Weights are cut into a half and what it lacks, which is a half again, so that their products with values are as good
-// as f32. Queries of one block may be of several sequences, which are taken one after the other; what a query does not
-// see leaves its sums as they are, so that a result does not depend on who else is in the batch. A key that no query of
-// the block sees is not read.
-#include "scoring.h"
+// f32 queries and weights are cut into a half and what it lacks, which is a half again, so that their products are
+// nearly as good as f32. What a query does not see leaves its sums as they are, so that a result does not depend on who
+// else is in the batch. A key that no query of the block sees is not read.
+#include "sequences.h"
 #include "tile.h"
 
 constexpr int SIDES = 4, PARTS = 2;  // waves: each has 16 of the queries and 32 keys of a tile
@@ -15,77 +15,6 @@ constexpr int WAVES = SIDES * PARTS, THREADS = WAVES * WAVE;
 constexpr int QUERIES = SIDES * TILE;
 constexpr int KEYS = TILE_DEPTH;
 constexpr int SPAN = PARTS * KEYS;  // keys of a tile
-constexpr i32 NOBODY = -1;
-
-// What a query sees: keys [start, end) of a sequence.
-struct Seen {
-    i32 sequence, start, end;
-};
-
-// Where key and value j of a sequence begin, in elements; false where the block table is wrong.
-struct EvenPlaces {
-    i64 key, key_step, value, value_step;
-    DEVICE bool find(i32 j, i64& k, i64& v) const {
-        k = key + j * key_step;
-        v = value + j * value_step;
-        return true;
-    }
-};
-struct BlockPlaces {
-    const i32* table;
-    i64 blocks, kv_heads, kv, block_size, width;
-    DEVICE bool find(i32 j, i64& k, i64& v) const {
-        const u32 size = static_cast<u32>(block_size), block = static_cast<u32>(j) / size;
-        const i32 found = table[block];
-        if (found < 0 || found >= blocks) return false;
-        k = v = ((found * kv_heads + kv) * block_size + (static_cast<u32>(j) - block * size)) * width;
-        return true;
-    }
-};
-
-// Which of the keys of a tile [start, end) has.
-DEVICE u64 bits_seen(i32 start, i32 end, i32 tile) {
-    const i32 from = larger(start - tile, 0), to = smaller(end - tile, SPAN);
-    if (from >= to) return 0;
-    return ~u64(0) >> (SPAN - (to - from)) << from;
-}
-
-// Rows of WIDTH halves in shared memory, 16 bytes apart so that what lanes read together is in different banks.
-template <int WIDTH, class T>
-struct Staged {
-    static constexpr int STRIDE = WIDTH + RUN;
-    T* first;
-    DEVICE T* operator()(int row, int run) const { return first + row * STRIDE + run * RUN; }
-    DEVICE Words* words(int row, int run) const { return reinterpret_cast<Words*>((*this)(row, run)); }
-};
-
-// Sends a tile's keys or values, those that somebody sees, to shared memory, the others as zeros.
-template <int WIDTH, class T, class Places>
-DEVICE void send(Staged<WIDTH, T> to, const T* from, bool values, Places places, i32 tile, u64 seen, bool whole,
-                 Status status) {
-    constexpr int RUNS = WIDTH / RUN;
-    static_assert(THREADS % RUNS == 0, "a thread always has the same run");
-    const int run = thread_index() % RUNS;
-    from += run * RUN;
-#pragma unroll
-    for (int e = 0; e < SPAN * RUNS / THREADS; ++e) {
-        const int j = e * (THREADS / RUNS) + thread_index() / RUNS;
-        i64 key, value;
-        const T* source = nullptr;
-        if (seen >> j & 1u) {
-            if (places.find(tile + j, key, value)) {
-                source = from + (values ? value : key);
-            } else {
-                status.out_of_range();
-            }
-        }
-        if (whole || source == nullptr) {
-            copy_words(to.words(j, run), source);
-        } else {
-            *to.words(j, run) = load_words(source, false);
-        }
-    }
-}
 
 // Queries of halves are taken as they are, and f32 ones cut in two. Those for f16 are first brought near 1 by a power
 // of two, a query at a time, so that all of both halves is in range.
@@ -205,14 +134,14 @@ struct Queries {
 // Queries [first, first + QUERIES) of one key-value head into shared memory, cut where they are f32. A query's runs are
 // taken by neighbouring lanes.
 template <int WIDTH, class Q, class T, class Problem>
-DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* factors, const Q* q, i64 first, i64 tokens,
-                         i64 group, i64 kv, bool whole, Problem problem) {
+DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* factors, const Q* q, i32 first, i32 tokens,
+                         i32 group, i32 kv, bool whole, Problem problem) {
     constexpr int RUNS = WIDTH / RUN;
 #pragma unroll 1
     for (int e = 0; e < QUERIES * RUNS / THREADS; ++e) {
         const int item = e * THREADS + thread_index(), query = item / RUNS, run = item % RUNS;
-        const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
-        const Q* const from = q + problem.query(smaller(token, tokens - 1), head) + run * RUN;
+        const i32 token = (first + query) / group, head = kv * group + (first + query) % group;
+        const Q* const from = q + problem.query(token < tokens ? token : 0, head) + run * RUN;
         if constexpr (Queries<WIDTH, Q, T>::PIECES == 1) {
             *high.words(query, run) = token < tokens ? load_words(from, whole) : Words{};
         } else {
@@ -220,13 +149,16 @@ DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* facto
             if (token < tokens) load_values(from, whole, values);
             if constexpr (Cutting<Q, T>::SCALED) {
                 f32 largest = 0.0f;
+#pragma unroll
                 for (int i = 0; i < RUN; ++i) largest = Largest()(largest, fabsf(values[i]));
                 for (int n = 1; n < RUNS; n *= 2) largest = Largest()(largest, shuffle_xor(largest, n));
                 const f32 factor = power_below(largest);
+#pragma unroll
                 for (int i = 0; i < RUN; ++i) values[i] *= 1.0f / factor;
                 if (run == 0) factors[query] = factor;
             }
             Words halves[2] = {};
+#pragma unroll
             for (int i = 0; i < RUN; ++i) {
                 T top, rest;
                 cut(values[i], top, rest);
@@ -242,7 +174,7 @@ DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* facto
 // Sequences of a block's queries one after the other. Problem says of a token what it sees, where its query lies, and
 // where the keys of a sequence are.
 template <int WIDTH, class T, class Q, class Y, class Problem>
-DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 heads, i64 kv_heads, Scoring score,
+DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 valid, i64 heads, i64 kv_heads, Scoring score,
                    Problem problem, Status status) {
     static_assert(QUERIES == SPAN, "queries cut in two take the room of keys and of values");
     constexpr int STAGED = SPAN * Staged<WIDTH, T>::STRIDE;
@@ -256,23 +188,14 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
     const int t = thread_index(), wave = t / WAVE, side = wave % SIDES, part = wave / SIDES * KEYS;
     const Staged<WIDTH, T> keys = {reinterpret_cast<T*>(memory)}, values = {keys.first + STAGED};
     T* const scratch = reinterpret_cast<T*>(scratches) + wave * CUT_VALUES;
-    const i64 group = heads / kv_heads, tiles = (tokens * group + QUERIES - 1) / QUERIES;
+    const i32 group = static_cast<i32>(heads / kv_heads), shared = static_cast<i32>(kv_heads);
+    const i32 tokens = static_cast<i32>(valid), tiles = (tokens * group + QUERIES - 1) / QUERIES;
     const bool whole = problem.whole(q, k, v);
-    for (i64 unit = block_index(); unit < tiles * kv_heads; unit += block_count()) {
-        const i64 kv = unit % kv_heads, first = (tiles - 1 - unit / kv_heads) * QUERIES;  // the last ones see most
+    for (i32 unit = block_index(); unit < tiles * shared; unit += block_count()) {
+        const i32 kv = unit % shared, first = (tiles - 1 - unit / shared) * QUERIES;  // the last ones see most
         block_barrier();  // an earlier unit may still be read
         send_queries(keys, values, factors, q, first, tokens, group, kv, whole, problem);
-        if (t < QUERIES) {
-            const i64 token = (first + t) / group;
-            seen[t] = token < tokens ? problem.seen(token, status) : Seen{NOBODY, 0, 0};
-            if (seen[t].start >= seen[t].end) seen[t].sequence = NOBODY;
-        }
-        block_barrier();
-        if (t < QUERIES) {
-            i32 before = 0;
-            for (int other = 0; other < t; ++other) before |= seen[other].sequence == seen[t].sequence;
-            first_of[t] = before || seen[t].sequence == NOBODY ? 0 : 1;
-        }
+        look<QUERIES>(seen, first_of, first, tokens, group, problem, status);
         Queries<WIDTH, Q, T> own;
 #pragma unroll
         for (int piece = 0; piece < own.PIECES; ++piece) {
@@ -290,57 +213,29 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
 #pragma unroll
         for (int r = 0; r < ROWS_HELD; ++r) own.peaks[r] = -infinity(), own.totals[r] = 0.0f;
         block_barrier();
+#pragma unroll 1
         for (int leader = 0; leader < QUERIES; ++leader) {
             if (!first_of[leader]) continue;
             const i32 sequence = seen[leader].sequence;
             const auto places = problem.places(sequence, kv);
-            // What queries of the block and of the wave see of it.
-            constexpr int SHARE = QUERIES / WAVE;
-            i32 begin = 0x7fffffff, stop = 0, wave_begin = begin, wave_stop = 0;
-            for (int s = 0; s < SHARE; ++s) {
-                const int query = s * WAVE + lane();
-                const Seen found = seen[query];
-                if (found.sequence != sequence) continue;
-                begin = smaller(begin, found.start);
-                stop = larger(stop, found.end);
-                if (query / TILE != side) continue;
-                wave_begin = smaller(wave_begin, found.start);
-                wave_stop = larger(wave_stop, found.end);
-            }
-            for (int n = 1; n < WAVE; n *= 2) {
-                begin = smaller(begin, shuffle_xor(begin, n));
-                stop = larger(stop, shuffle_xor(stop, n));
-                wave_begin = smaller(wave_begin, shuffle_xor(wave_begin, n));
-                wave_stop = larger(wave_stop, shuffle_xor(wave_stop, n));
-            }
-            // The keys that somebody sees of the first tile from here on that has any.
-            const auto next = [&](i32& tile) {
-                for (; tile < stop; tile += SPAN) {
-                    u64 bits = 0;
-                    for (int s = 0; s < SHARE; ++s) {
-                        const Seen found = seen[s * WAVE + lane()];
-                        if (found.sequence == sequence) bits |= bits_seen(found.start, found.end, tile);
-                    }
-                    for (int n = 1; n < WAVE; n *= 2) bits |= shuffle_xor(bits, n);
-                    if (bits != 0) return bits;
-                }
-                return u64(0);
-            };
+            i32 begin, stop, wave_begin, wave_stop;
+            range_seen(seen, 0, QUERIES, sequence, begin, stop);
+            range_seen(seen, side * TILE, (side + 1) * TILE, sequence, wave_begin, wave_stop);
             i32 tile = begin / SPAN * SPAN;
-            u64 bits = next(tile);
-            send(keys, k, false, places, tile, bits, whole, status);
+            u64 bits = next_seen<QUERIES, SPAN>(seen, sequence, stop, tile);
+            send<SPAN, THREADS>(keys, k, false, places, tile, bits, whole, status);
             copies_done();
             block_barrier();
             while (tile < stop) {
                 const bool busy = tile + part < wave_stop && tile + part + KEYS > wave_begin;
                 Sums weights[KEYS / TILE];
-                send(values, v, true, places, tile, bits, whole, status);
+                send<SPAN, THREADS>(values, v, true, places, tile, bits, whole, status);
                 if (busy) own.weigh(keys, part, tile + part, seen + side * TILE, sequence, score, weights);
                 copies_done();
                 block_barrier();
                 tile += SPAN;
-                bits = next(tile);
-                if (tile < stop) send(keys, k, false, places, tile, bits, whole, status);
+                bits = next_seen<QUERIES, SPAN>(seen, sequence, stop, tile);
+                if (tile < stop) send<SPAN, THREADS>(keys, k, false, places, tile, bits, whole, status);
                 if (busy) own.add(values, part, weights, scratch);
                 copies_done();
                 block_barrier();
@@ -371,7 +266,7 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
             const int r = held_row_of(i), query = side * TILE + Sums::row(i);
-            const i64 token = (first + query) / group, head = kv * group + (first + query) % group;
+            const i32 token = (first + query) / group, head = kv * group + (first + query) % group;
             const f32 top = Largest()(own.peaks[r], other_peaks[query]);
             const f32 share = shifted(own.peaks[r], top), other_share = shifted(other_peaks[query], top);
             const f32 total = own.totals[r] * share + other_totals[query] * other_share;
@@ -381,31 +276,11 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 tokens, i64 hea
                 const f32 sum =
                     own.sums[d].values[i] * share + others[(d * SUMS + i) * SIDES * WAVE] * other_share;
                 narrow(total == 0.0f ? 0.0f : sum / total,
-                       y[(token * heads + head) * WIDTH + d * TILE + Sums::column(i)]);
+                       y[(static_cast<i64>(token) * heads + head) * WIDTH + d * TILE + Sums::column(i)]);
             }
         }
     }
 }
-
-struct PackedTokens {
-    const i32 *row_of_token, *position, *table, *length;
-    i64 heads, kv_heads, width, blocks, block_size, table_rows, table_width, window;
-    DEVICE bool whole(const void* q, const void* k, const void* v) const { return aligned(q) && aligned(k) && aligned(v); }
-    DEVICE i64 query(i64 token, i64 head) const { return (token * heads + head) * width; }
-    DEVICE Seen seen(i64 token, Status status) const {
-        const i32 row = row_of_token[token];
-        const i64 at = position[token];
-        if (row < 0) return {NOBODY, 0, 0};
-        bool bad = row >= table_rows;
-        const i64 start = window_start(at, window), end = bad ? 0 : smaller<i64>(at + 1, length[row]);
-        bad = bad || (end > start && end > table_width * block_size);
-        if (bad) status.out_of_range();
-        return bad || end <= start ? Seen{NOBODY, 0, 0} : Seen{row, static_cast<i32>(start), static_cast<i32>(end)};
-    }
-    DEVICE BlockPlaces places(i32 sequence, i64 kv) const {
-        return {table + sequence * table_width, blocks, kv_heads, kv, block_size, width};
-    }
-};
 
 // q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table.
 template <int WIDTH, class Q, class T, class Y>
@@ -419,33 +294,6 @@ DEVICE void attention_tile_packed(const Q* q, const T* k_cache, const T* v_cache
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, problem, status);
 }
 
-// Strides of q, k and v.
-struct Steps {
-    i64 q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head;
-    // Whether all runs of 8 halves begin at multiples of 16 bytes.
-    DEVICE bool whole(const void* q, const void* k, const void* v) const {
-        const i64 all = q_batch | q_token | q_head | k_batch | k_token | k_head | v_batch | v_token | v_head;
-        return aligned(q) && aligned(k) && aligned(v) && all % RUN == 0;
-    }
-};
-
-struct CausalTokens {
-    Steps steps;
-    i64 time, window;
-    DEVICE bool whole(const void* q, const void* k, const void* v) const { return steps.whole(q, k, v); }
-    DEVICE i64 query(i64 token, i64 head) const {
-        return token / time * steps.q_batch + token % time * steps.q_token + head * steps.q_head;
-    }
-    DEVICE Seen seen(i64 token, Status) const {
-        const i64 at = token % time;
-        return {static_cast<i32>(token / time), static_cast<i32>(window_start(at, window)), static_cast<i32>(at + 1)};
-    }
-    DEVICE EvenPlaces places(i32 sequence, i64 kv) const {
-        return {sequence * steps.k_batch + kv * steps.k_head, steps.k_token,
-                sequence * steps.v_batch + kv * steps.v_head, steps.v_token};
-    }
-};
-
 // q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width].
 template <int WIDTH, class T, class Y>
 DEVICE void attention_tile_causal(const T* q, const T* k, const T* v, const i32* count, Y* y, i64 batches, i64 time,
@@ -456,27 +304,6 @@ DEVICE void attention_tile_causal(const T* q, const T* k, const T* v, const i32*
     attend<WIDTH, T>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status);
 }
-
-struct EncoderTokens {
-    Steps steps;
-    const i32 *row_of_token, *first_token, *length;
-    i64 tokens, rows;
-    DEVICE bool whole(const void* q, const void* k, const void* v) const { return steps.whole(q, k, v); }
-    DEVICE i64 query(i64 token, i64 head) const { return token * steps.q_token + head * steps.q_head; }
-    DEVICE Seen seen(i64 token, Status status) const {
-        const i32 row = row_of_token[token];
-        const bool known = row >= 0 && row < rows;
-        const i64 first = known ? first_token[row] : 0, size = known ? larger<i64>(0, length[row]) : 0;
-        const bool inside = size == 0 || (first >= 0 && first + size <= tokens);
-        if (!inside || row >= rows) status.out_of_range();
-        return inside && size > 0 ? Seen{row, 0, static_cast<i32>(size)} : Seen{NOBODY, 0, 0};
-    }
-    DEVICE EvenPlaces places(i32 sequence, i64 kv) const {
-        const i64 first = first_token[sequence];
-        return {first * steps.k_token + kv * steps.k_head, steps.k_token, first * steps.v_token + kv * steps.v_head,
-                steps.v_token};
-    }
-};
 
 // q, y [tokens, heads, width], k and v [tokens, kv_heads, width]: a token sees all of its row.
 template <int WIDTH, class T, class Y>

@@ -1,5 +1,5 @@
 // Rotary embedding: cosine and sine tables of a batch of positions, and the rotation in both pairings of elements.
-#include "device.h"
+#include "words.h"
 
 // The angle is the f32 product that models were trained with; cosine and sine are taken in f64 and rounded once.
 DEVICE void turn_at(i32 position, f32 frequency, f32 scale, f32& cosine, f32& sine) {
@@ -84,10 +84,50 @@ struct Interleaved {
     DEVICE i64 second(i64 item, i64) const { return 2 * item + 1; }
 };
 
+// The same by words: 16 bytes of the first halves with those of the second ones, or of what passes.
+template <class T>
+DEVICE void rope_words(const T* x, const f32* cosine, const f32* sine, T* y, u32 units, u32 heads, u32 width, u32 half,
+                       u32 tokens, i64 batch_stride, i64 token_stride, i64 head_stride) {
+    constexpr u32 RUN = Packed<T>::size;
+    const u32 items = (width - half) / RUN, step = static_cast<u32>(element_step());
+    for (u32 i = static_cast<u32>(first_element()); i < units; i += step) {
+        const u32 item = i % items * RUN, place = i / items, head = place % heads, row = place / heads;
+        const T* const from = x + static_cast<i64>(place) * width;
+        T* const to = y + row / tokens * batch_stride + row % tokens * token_stride + head * head_stride + half + item;
+        const Words second = load_words(from + half + item);
+        if (item >= half) {
+            *reinterpret_cast<Words*>(to) = second;
+            continue;
+        }
+        const Words first = load_words(from + item);
+        const i64 angle = static_cast<i64>(row) * half + item;
+        f32 c[RUN], s[RUN], a[RUN], b[RUN];
+        load_values(cosine + angle, true, c);
+        load_values(sine + angle, true, s);
+#pragma unroll
+        for (u32 n = 0; n < RUN; ++n) {
+            a[n] = value_in(first, n, x);
+            b[n] = value_in(second, n, x);
+            turn(a[n], b[n], c[n], s[n]);
+        }
+        store_values(to - half, a);
+        store_values(to, b);
+    }
+}
+
 template <class T>
 DEVICE void rope_split_half(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries,
                             i64 inner, i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride,
                             i64 head_stride, Status) {
+    constexpr i64 RUN = Packed<T>::size;
+    const i64 units = valid_rows(count, entries) * inner / RUN;
+    const bool whole = (width | half | batch_stride | token_stride | head_stride) % RUN == 0 && aligned(x) &&
+                       aligned(y) && aligned(cosine) && aligned(sine);
+    if (whole && units + element_step() < 0xffffffffll) {
+        rope_words(x, cosine, sine, y, static_cast<u32>(units), static_cast<u32>(heads), static_cast<u32>(width),
+                   static_cast<u32>(half), static_cast<u32>(tokens), batch_stride, token_stride, head_stride);
+        return;
+    }
     rope(x, cosine, sine, count, y, entries, inner, heads, width, half, tokens, batch_stride, token_stride, head_stride,
          SplitHalf());
 }
