@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.timing import Timed
 from benchmarks.workloads import CACHE, CHAIN_NUMBERS, FILLED, Shape, Workload, cache_values, chain_values, tokens_of
+from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.machine import emulated_gpu
 from ostinato.backend_hip.open import open_hip
 from ostinato.compiler import open_device, plan_text_program, trace
@@ -44,7 +45,8 @@ def open_benchmark_device(name: str, threads: int = 0) -> Device:
     """A device by name, a CPU with so many threads; "emulated" is the GPU of the tests, which shows that a benchmark runs and says nothing about time."""
     if name != "emulated":
         return open_device(name, threads if name == "cpu" else 0)
-    return open_hip(gpu=emulated_gpu(Path(tempfile.gettempdir()) / "ostinato-emulated-benchmarks").gpu)
+    folder = Path(tempfile.gettempdir()) / "ostinato-emulated-benchmarks"
+    return open_hip(gpu=emulated_gpu(folder).gpu, cache=CodeCache(folder / "kernels"))
 
 
 class Counted:

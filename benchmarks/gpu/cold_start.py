@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models import checkpoint
+from benchmarks.models import CONFIGS, PACKAGED, checkpoint
 from benchmarks.workloads import Shape, Workload
 
 _POISON = 0xFF
@@ -165,9 +165,10 @@ def replays(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     same_state = step.digest() == expected
     flat = len(set(used)) <= 1
+    memory = f", device memory {'flat' if flat else 'NOT FLAT'}: {used} (bytes of the card, of ours)" if used else ""
     print(
         f"{options.replays} {mode} runs on poisoned memory in {seconds:.2f} s: {different} with other logits, state and outputs "
-        f"{'the same' if same_state else 'DIFFERENT'}, device memory {'flat' if flat else 'NOT FLAT'}: {used}",
+        f"{'the same' if same_state else 'DIFFERENT'}{memory}",
         flush=True,
     )
     return {
@@ -181,12 +182,13 @@ def replays(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="hip", choices=("cpu", "hip", "emulated"))
-    parser.add_argument("--model", default="S")
-    parser.add_argument("--processes", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--replays", type=int, default=1000)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.cold_start", description=__doc__.partition("\n")[0])
+    shows = "cpu and emulated show that it runs (default hip)"
+    parser.add_argument("--device", default="hip", choices=("cpu", "hip", "emulated"), help=shows)
+    parser.add_argument("--model", default="S", choices=(*CONFIGS, PACKAGED), help="(default S)")
+    parser.add_argument("--processes", type=int, default=10, help="fresh ones after the first (default 10)")
+    parser.add_argument("--tokens", type=int, default=64, help="that each makes (default 64)")
+    parser.add_argument("--replays", type=int, default=1000, help="of a decode step on poisoned memory (default 1000)")
     parser.add_argument("--folder", type=Path, help="where a checkpoint is made or found (default: the user's cache)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="gets a line a part")
     parser.add_argument("--child", metavar="CHECKPOINT", help=argparse.SUPPRESS)

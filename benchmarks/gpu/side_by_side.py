@@ -26,6 +26,7 @@ from benchmarks.gpu.records import EXACT, Record, read_records, write_record
 from benchmarks.gpu.report import show
 from benchmarks.models import checkpoint
 from benchmarks.workloads import Shape
+from ostinato.backend_hip.gpu_libraries import PLATFORMS, examine
 
 WORKLOADS = {"Q": "d1,p512,d8,p2048", "D": "d1,p512"}
 LONG = "p2048"
@@ -203,20 +204,41 @@ def lacking(job: Job, out: Path) -> Job | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--models", default="Q,D")
-    parser.add_argument("--workloads", help="instead of the model's own")
-    parser.add_argument("--contenders", default=",".join((*PLAIN, *COMPILED)))
-    parser.add_argument("--device", default="hip", choices=("cpu", "hip", "emulated"), help="ours")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.side_by_side", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the folder of results and logs; what it has is not run again"
+    )
+    parser.add_argument(
+        "--models", default="Q,D", help="shapes of Qwen2.5-0.5B and DeepSeek-R1-Distill-Qwen-1.5B (default Q,D)"
+    )
+    parser.add_argument("--workloads", help="such as d1,p512,c32, instead of the model's own")
+    parser.add_argument("--contenders", default=",".join((*PLAIN, *COMPILED)), help="default: all, %(default)s")
+    parser.add_argument(
+        "--device",
+        default="hip",
+        choices=("cpu", "hip", "emulated"),
+        help="of ours; cpu and emulated show that it runs (default hip)",
+    )
     parser.add_argument("--site", help="a folder with transformers and what it needs")
-    parser.add_argument("--budget", type=float, default=540.0, metavar="SECONDS")
-    parser.add_argument("--compile-seconds", type=float, default=140.0)
+    parser.add_argument("--budget", type=float, default=540.0, metavar="SECONDS", help="for everything (default 540)")
+    parser.add_argument(
+        "--compile-seconds",
+        type=float,
+        default=140.0,
+        metavar="SECONDS",
+        help="for the contenders that compile (default 140)",
+    )
     parser.add_argument(
         "--folder", type=Path, default=Path("/tmp/ostinato-benchmarks"), help="for checkpoints and caches"
     )
-    parser.add_argument("--show", action="store_true")
+    parser.add_argument(
+        "--show", action="store_true", help="print the table of the results that are there, run nothing"
+    )
     options = parser.parse_args()
+    if options.device == "hip" and not options.show and not any(examine(vendor).cards for vendor in PLATFORMS):
+        parser.error("no GPU can be used: `ostinato doctor` says why; --device cpu shows that it runs")
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.show:
         run = Run(options.out, options.site, options.device, options.budget, options.folder)

@@ -175,8 +175,9 @@ class HipDevice:
         with self._reading:
             if self._reader is None:
                 self._reader = _native.Stream(self.native, non_blocking=True), PinnedBytes(self.native, 4)
+            reader, seen = self._reader
             for block in blocks:  # what the next ones met is for the next call
-                self._refuse(self._taken(block, *self._reader))
+                self._refuse(self._taken(block, self._place(None) or reader, seen))
 
     def _taken(self, block: _native.StatusBlock, reader: _native.Stream, seen: PinnedBytes) -> int:
         """The status word of a stream whose work is done, which is forgotten."""
@@ -191,7 +192,7 @@ class HipDevice:
     def finish(self, stream: object = None) -> None:
         """Waits for a stream (None: the default one). Raises `BoundsError`, naming the node, when a launch on it met an index out of range since the last
         call; steps of tables are told by their tables."""
-        own = native_stream(stream, self.native)
+        own = self._place(stream)
         status = self._default_status if own is None else self._statuses.get(own)
         if status is None:  # nothing was launched there
             self.native.synchronize() if own is None else own.synchronize()
@@ -222,13 +223,18 @@ class HipDevice:
     def __reduce__(self) -> NoReturn:
         raise LifecycleError("a device cannot be copied or pickled", hint="open one in the other process")
 
+    def _place(self, stream: object) -> _native.Stream | None:
+        """Where work of a stream goes: of the default one elsewhere in a `ScopedDeferredHipStream` of this thread."""
+        return _native.routed_stream(self.native) if stream is None else native_stream(stream, self.native)
+
     def _status(self, stream: _native.Stream | None) -> _native.StatusBlock:
         """What launches on a stream report to: each stream has a block of its own, since blocks of one kernel meet there."""
-        found = self._default_status if stream is None else self._statuses.get(stream)
+        own = self._place(stream)
+        found = self._default_status if own is None else self._statuses.get(own)
         if found is not None:
             return found
         with self._lock:
-            if stream is None:
+            if own is None:
                 self._default_status = self._default_status or _native.StatusBlock(self.native, None)
                 return self._default_status
-            return self._statuses.setdefault(stream, _native.StatusBlock(self.native, stream))
+            return self._statuses.setdefault(own, _native.StatusBlock(self.native, own))

@@ -120,8 +120,11 @@ def require_named(entries: Mapping[str, EntryPlan], patterns: Sequence[str]) -> 
     names = list(dict.fromkeys(step.node for plan in entries.values() for step in plan.steps))
     for pattern in patterns:
         if not any(_names(pattern, name) for name in names):
-            like = f', like "layers.0" or "ffn" of {names[len(names) // 2]!r}' if names else ""
-            raise ConfigError(f"capture={pattern!r} names no step", hint=f"patterns match parts of node names{like}")
+            such = f", such as {names[len(names) // 2]!r}" if names else ""
+            raise ConfigError(
+                f"capture={pattern!r} names no step",
+                hint=f'patterns like "layers.0", "ffn" or "layers.*.attn" match whole parts of node names{such}',
+            )
 
 
 def named_ranges(plan: EntryPlan, patterns: Sequence[str] | None) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import ConfigError, InputError, LifecycleError
+from ostinato.ir.errors import CapacityError, ConfigError, InputError, LifecycleError
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
 from ostinato.ir.step import Region
@@ -125,7 +125,8 @@ class Executable:
         if name is None and len(self.entries) == 1:
             return next(iter(self.entries))
         if not isinstance(name, str) or name not in self.entries:
-            raise ConfigError(f"no entry {name!r}", hint=f"entries: {', '.join(self.entries)}")
+            found = "no entry is named, and there are several" if name is None else f"no entry {name!r}"
+            raise ConfigError(found, hint=f"entries: {', '.join(self.entries)}")
         return name
 
     def run(
@@ -214,7 +215,7 @@ class Executable:
         listed = isinstance(outputs, Iterable) and not isinstance(outputs, str)
         if not listed or not all(item in known for item in outputs):
             raise InputError(
-                f"outputs {outputs!r} are not a list of output names", node=name, hint=f"the entry gives {known}"
+                f"outputs {outputs!r} are not a list of output names of this entry", node=name, hint=f"it gives {known}"
             )
         return list(outputs)
 

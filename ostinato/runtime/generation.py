@@ -97,11 +97,13 @@ class Batch:
     def close(self) -> None:
         """Drops all requests and frees their rows."""
         self._waiting.clear()
-        if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
-            self._executable.keep(ahead.entry, ahead.replays)
-        for request in list(self._active.values()):
-            self._leave(request)
+        ahead, self._ahead = self._ahead, None
+        try:
+            if ahead is not None:
+                self._executable.keep(ahead.entry, ahead.replays)
+        finally:  # what waits for a device may fail, or be interrupted
+            for request in list(self._active.values()):
+                self._leave(request)
 
     def round(self) -> Iterator[TokenEvent]:
         """Runs the prefill of the requests that found a row now, or else one decode step; yields what came of it.

@@ -56,6 +56,8 @@ def settle_route(device: Device, mode: str, on_fallback: str = "report", capture
         raise ConfigError(
             f"capture={list(patterns)} names what is captured, the mode is {mode}", hint='use mode="captured"'
         )
+    if mode == "auto" and patterns is not None:
+        mode = "captured"  # who says what is captured asks for it
     if mode == "auto":
         chosen = "captured" if device.captures else "planned"
         return Route(device, chosen, f"auto: {chosen} is the fastest mode of {device.name}", patterns)

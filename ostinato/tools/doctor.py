@@ -201,7 +201,7 @@ def _recorded(record: GemmRecord) -> str:
     """The vendors' GEMM algorithms that are on record."""
     found = "; ".join(f"{count} algorithms for {card}" for card, count in record.algorithms.items())
     damaged = f"; {record.damaged} lines do not check and are ignored" if record.damaged else ""
-    return f"{found or 'no algorithm'} recorded in {record.path}{damaged}"
+    return f"{found or 'no algorithm of a GPU library'} recorded in {record.path}{damaged}"
 
 
 def _yes(value: bool) -> str:

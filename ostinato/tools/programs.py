@@ -138,7 +138,8 @@ def device_of(executable: Executable) -> str:
 
 def how_it_runs(executable: Executable, asked_mode: str) -> str:
     """Device, mode (and why it is another one than was asked for), precision and threads, in one line."""
-    reason = f" ({executable.reason})" if asked_mode not in ("auto", executable.mode) else ""
+    as_asked = asked_mode == executable.mode or executable.reason.startswith("auto")
+    reason = "" if as_asked else f" ({executable.reason})"
     device = executable.device
     threads = "" if device.captures else f", {device.threads} threads"
     return f"{device_of(executable)}, {executable.mode}{reason}, {precision_of(executable.program)}{threads}"

@@ -173,3 +173,18 @@ def test_pinned_memory_of_replays_is_used_again(model: ost.Model, gpu: HipDevice
     for _ in range(2):
         assert texts(llm.generate(PROMPTS[:2], params)) == expected
     assert machine.count("hipHostMalloc") == before
+
+
+def test_a_stream_whose_replays_cannot_be_waited_for_gives_its_row_back(
+    model: ost.Model, gpu: HipDevice, work: list[int]
+) -> None:
+    """Here because the thread captures, where nothing may wait."""
+    llm = llm_of(model, gpu, max_num_seqs=1, context=64)
+    expected = texts(llm.generate([PROMPTS[2]], GREEDY))
+    stream = llm.tokens([PROMPTS[0]], GREEDY)
+    for _ in range(6):
+        next(stream)
+    assert work[-1] > 1
+    with pytest.raises(ost.LifecycleError, match="not part of a graph") as caught:
+        ost.hip.HipGraphExecutable.capture(ost.hip.Stream(gpu.native, non_blocking=True), stream.close)
+    assert texts(llm.generate([PROMPTS[2]], GREEDY)) == expected, caught  # which holds what was in use

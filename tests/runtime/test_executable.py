@@ -152,8 +152,10 @@ def test_modes_say_what_runs_and_why(tiny_model: ost.Model) -> None:
     fallback = ost.compile(tiny_model, mode="captured")
     assert fallback.mode == "planned"
     assert "captured needs a GPU" in fallback.reason
-    with pytest.raises(ost.ConfigError, match="captured needs a GPU"):
-        ost.compile(tiny_model, mode="captured", on_fallback="raise")
+    assert "captured needs a GPU" in ost.compile(tiny_model, capture=["ffn"]).reason
+    for asked in ({"mode": "captured"}, {"capture": ["ffn"]}):
+        with pytest.raises(ost.ConfigError, match="captured needs a GPU"):
+            ost.compile(tiny_model, **asked, on_fallback="raise")
     with pytest.raises(ost.ConfigError, match="mode 'fast' is unknown"):
         ost.compile(tiny_model, mode="fast")
     with pytest.raises(ost.ConfigError, match="context 100000 is outside"):

@@ -113,6 +113,8 @@ def test_replays_that_make_no_sense_are_refused(tiny_model: ost.Model, tiny: ost
         ((decode, -1), ost.ConfigError),
         ((decode, 1.5), ost.ConfigError),
         ((decode, 1, "nothing"), ost.InputError),
+        ((decode, 1 << 45), ost.CapacityError),
+        ((decode, 1 << 70), ost.CapacityError),
         ((prefill, 1), ost.ConfigError),
     )
     for arguments, error in wrong:

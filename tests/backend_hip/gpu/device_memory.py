@@ -9,12 +9,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ostinato as ost
 from ostinato import ops
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.hip_memory import HipBuffer
 from ostinato.backend_hip.kernel_source import Instance
@@ -27,11 +29,30 @@ from tests.backend_hip.gpu.machine import CACHE
 from tests.kernels.emulated import instances
 from tests.kernels.test_hip_rows import hip_calls
 
-__all__ = ["Call", "OnDevice", "opened", "valid_samples"]
+__all__ = [
+    "COPIES",
+    "ELEMENTWISE",
+    "MEMORY",
+    "WAITS",
+    "Call",
+    "OnDevice",
+    "counts",
+    "floats",
+    "gpu",
+    "opened",
+    "other",
+    "valid_samples",
+]
 
 
 SAMPLES = 4
 """Of each operator: the kernels themselves are tested with all of them elsewhere."""
+ELEMENTWISE = "elementwise/elementwise"
+
+# calls of the driver that tests count
+COPIES = ("hipMemcpyAsync", "hipMemsetAsync")
+WAITS = ("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipStreamQuery")
+MEMORY = ("hipMalloc", "hipMallocAsync", "hipHostMalloc", "hipFree", "hipFreeAsync", "hipHostFree")
 
 
 @functools.cache
@@ -157,3 +178,24 @@ def opened(native: _native.GpuDevice) -> Iterator[OnDevice]:
         native.synchronize()
         OPENED.forget(device.name)
         ops._operators.forget(device.name)
+
+
+@pytest.fixture
+def gpu(machine: EmulatedGpu) -> Iterator[OnDevice]:
+    with opened(machine.gpu.device(0)) as found:
+        yield found
+
+
+@pytest.fixture
+def other(machine: EmulatedGpu) -> Iterator[OnDevice]:
+    with opened(machine.gpu.device(1)) as found:
+        yield found
+
+
+def counts(machine: EmulatedGpu, *names: str) -> dict[str, int]:
+    """How often each of these was called."""
+    return {name: machine.count(name) for name in names}
+
+
+def floats(*shape: int) -> Array:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8

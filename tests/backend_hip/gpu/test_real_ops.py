@@ -13,24 +13,16 @@ import pytest
 
 import ostinato as ost
 from ostinato import ops
-from ostinato.backend_hip import _native, gpu_libraries
-from ostinato.ir.errors import OstinatoError
 from ostinato.ir.ops import OPS
 from tests.backend_hip.gpu.device_memory import Call, OnDevice, opened, valid_samples
+from tests.backend_hip.gpu.real_card import real_card
 from tests.runtime.operator_samples import check_result
 
 
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[OnDevice]:
-    for platform in gpu_libraries.PLATFORMS:
-        try:
-            native = _native.open_gpu(platform, gpu_libraries.search_folders(platform)).device(0)
-        except OstinatoError:
-            continue
-        with opened(native) as found:
-            yield found
-        return
-    pytest.skip("there is no card")
+    with opened(real_card()) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 
 import numpy as np
 
@@ -48,3 +49,29 @@ def test_threads_allocate_run_and_capture_at_once(machine: EmulatedGpu, device: 
     assert after.pending_bytes == 0
     assert after.allocations - before.allocations == THREADS * ROUNDS * 4
     assert after.deallocations - before.deallocations == THREADS * ROUNDS * 4
+
+
+def test_a_wait_for_the_device_lets_a_capture_end_first(machine: EmulatedGpu, device: _native.GpuDevice) -> None:
+    """A driver gives a capture up when somebody waits for the whole device: also reads, writes and hand-offs do that."""
+    memory, stream = Memory(device, np.zeros(8, np.float32)), _native.Stream(device, non_blocking=True)
+    began, order = threading.Event(), []
+
+    def waits() -> None:
+        began.wait()
+        device.synchronize()
+        order.append("waited")
+
+    def submits() -> None:
+        began.set()
+        time.sleep(0.05)  # the other thread asks for its wait meanwhile
+        kernels(0).increment(memory, stream)
+        order.append("captured")
+
+    other = threading.Thread(target=waits)
+    other.start()
+    graph = _native.HipGraphExecutable.capture(stream, submits)
+    other.join()
+    assert order == ["captured", "waited"]
+    graph.launch(stream)
+    stream.synchronize()
+    assert (memory.read() == 1).all()

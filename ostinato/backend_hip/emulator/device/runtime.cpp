@@ -114,7 +114,12 @@ EXPORT Error hipGetDevicePropertiesR0600(void* properties, int device) {
 
 EXPORT Error hipDeviceSynchronize() {
     ENTER("hipDeviceSynchronize");
-    const Error error = forbidden_call();
+    Error error = forbidden_call();
+    for (const auto& capture : state().captures) {  // CUDA gives every capture of the device up, whoever's
+        if (capture->origin->device != current_device) continue;
+        invalidate(*capture);
+        error = Error::kStreamCaptureUnsupported;
+    }
     if (error != Error::kSuccess) return call(error);
     check_memory();
     return call(complete_device(current_device));

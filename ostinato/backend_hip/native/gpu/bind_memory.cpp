@@ -156,6 +156,8 @@ void bind_scopes(py::module_& m) {
         .def_property_readonly("counters", &ScopedDeferredStream::counters);
     refuse_copies(stream);
     finishes_with_scope(stream);
+    m.def("routed_stream", &routed_stream, py::arg("device"), py::return_value_policy::reference,
+          "The stream to which this thread sends work of a device that names none, None for the default one.");
 }
 
 void bind_arenas(py::module_& m) {

@@ -74,8 +74,9 @@ gpu::Graph run_captured(const Stream& stream, const std::function<void()>& callb
                       "capture on a stream of your own");
     }
     device.before_submission();
+    const Scope scope;  // what was put off is done when waits are let go on
+    const auto no_waits = device.hold_off_waits();
     device.gpu.check(api.capture_begin(stream.handle(), gpu::CaptureMode::kThreadLocal), "beginning a capture");
-    Scope scope;
     try {
         callback();
     } catch (...) {

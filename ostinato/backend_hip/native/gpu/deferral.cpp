@@ -153,4 +153,8 @@ const Stream* routed(const Device& device, const Stream* stream) {
     return &own;
 }
 
+const Stream* routed_stream(const Device& device) {
+    return route && route->open && route->stream.device() == &device ? &route->stream : nullptr;
+}
+
 }  // namespace ost::hip

@@ -57,5 +57,6 @@ class ScopedDeferredStream {
 // The stream that work naming `stream` (null: none) goes to. Throws kLogic for another stream than the routed one and
 // kInvalid for work of another device than its.
 const Stream* routed(const Device& device, const Stream* stream);
+const Stream* routed_stream(const Device& device);  // where work of the device that names no stream goes, null: nowhere else
 
 }  // namespace ost::hip

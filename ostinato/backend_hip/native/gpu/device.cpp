@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "attribution.h"
@@ -325,6 +326,10 @@ void Device::trim_pool() {
 
 void Device::synchronize() const {
     if (capturing()) throw Failure(Kind::kLogic, "this thread captures; waiting for the device is not part of a graph");
+    const std::unique_lock<std::shared_timed_mutex> no_capture(captures_, std::chrono::seconds(2));
+    if (!no_capture.owns_lock())
+        throw Failure(Kind::kLogic, "another thread captures on this device, and waiting for all of it would spoil that",
+                      "wait for a stream or an event instead");
     const Current current(*this);
     gpu.check(gpu.runtime().synchronize_device(), "waiting for device " + std::to_string(index));
 }

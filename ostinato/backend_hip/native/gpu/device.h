@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -122,7 +123,11 @@ class Device {
     void set_pool_capacity(size_t bytes);  // of blocks that are freed from now on
     void hand_off();                       // waits for the device, then lifts the ban
     void before_submission() { banned_.store(true, std::memory_order_release); }  // on any stream but the default one
+    // Waits for all work, and before that for the captures that other threads have under way: a driver gives those up.
+    // Throws kLogic while this thread captures, and where others do for seconds: they may wait for this thread.
     void synchronize() const;
+    // Held by a capture from its beginning to its end. Captures go on side by side.
+    std::shared_lock<std::shared_timed_mutex> hold_off_waits() const { return std::shared_lock(captures_); }
 
     Counters counters() const;
     void reset_peak();
@@ -135,6 +140,7 @@ class Device {
     void note_allocation(void* address, size_t bytes, bool reused);
 
     mutable std::mutex lock_;
+    mutable std::shared_timed_mutex captures_;
     std::atomic<bool> banned_{false};
     bool pool_enabled_ = false;
     size_t pool_capacity_ = kPoolCapacity;
