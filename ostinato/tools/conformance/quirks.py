@@ -146,8 +146,13 @@ def _thread_local(device: HipDevice) -> str:
 
     def elsewhere() -> None:
         try:
-            native.free(native.allocate(_BYTES + 4096))  # a size that nobody has pooled
-            native.synchronize()
+            own, block = (
+                _native.Stream(native, non_blocking=True),
+                native.allocate(_BYTES + 4096),
+            )  # a size that nobody has pooled
+            _native.fill_async(block, native, 0, 64, own)
+            own.synchronize()
+            native.free(block)
         except OstinatoError as error:
             problems.append(f"another thread: {error}")
 
