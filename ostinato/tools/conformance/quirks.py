@@ -256,7 +256,7 @@ QUIRKS = (
     ),
     Quirk(
         "captures are not local to their thread",
-        "another thread allocates memory and waits for the device while this one captures",
+        "another thread allocates memory and waits for its own stream while this one captures",
         "nothing else may use the device while steps are captured: prewarm before other threads start",
         _thread_local,
     ),
