@@ -13,11 +13,11 @@ from typing import NoReturn, TypeAlias
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.hip_kernels import HipKernels
 from ostinato.backend_hip.hip_memory import native_stream
-from ostinato.backend_hip.impls.hip.vendor import GEMM_OPERANDS
+from ostinato.backend_hip.impls.hip.vendor import ALIGNMENT, GEMM_OPERANDS
 from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, instance_of
 from ostinato.backend_hip.steps import HipStep, LaunchCall
 from ostinato.backend_hip.vendor_choices import Gemm, vendor_choices
-from ostinato.ir.errors import BackendError, LifecycleError, OstinatoError
+from ostinato.ir.errors import BackendError, LayoutError, LifecycleError, OstinatoError
 from ostinato.ir.step import Launch, StepKind
 
 __all__ = ["HipGraph", "HipLaunch", "HipTable", "instances_of", "make_launch", "make_table"]
@@ -276,6 +276,13 @@ def _gemm(
     """The vendor's product of a step, with the algorithm that is chosen for it and recorded beside the kernels."""
     if len(operands) != len(GEMM_OPERANDS):
         raise BackendError(f"a product has {len(GEMM_OPERANDS)} operands, found {len(operands)}", node=node)
+    for name, (address, _) in zip(GEMM_OPERANDS, operands, strict=True):
+        if address % ALIGNMENT:
+            raise LayoutError(
+                f"the vendor's product takes operands at multiples of {ALIGNMENT} bytes, its {name} lies at {address:#x}",
+                node=node,
+                hint=f"bind memory that starts at such a multiple, or compile with levels={{{node!r}: 'tuned'}}",
+            )
     return vendor_choices(device, kernels.cache.folder).gemm(
         params, operands[GEMM_OPERANDS.index("workspace")][1], node
     )

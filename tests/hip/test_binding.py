@@ -47,3 +47,19 @@ def test_memory_of_the_host_is_refused(gpu: HipDevice, tmp_path: Path, seed: int
     ready = ost.compile(small_model("llama", tmp_path, seed), buckets={"B": [1], "T": [4]}, context=16, device=gpu)
     with pytest.raises(ost.ConfigError, match=r"input_ids: the buffer is on cpu, the executable runs on hip:1"):
         ready.bind(entry=ready.bucket(4, 1).name, inputs={"input_ids": np.zeros(4, np.int32)})
+
+
+def test_memory_that_the_vendors_product_cannot_take_is_refused(
+    devices: dict[int, HipDevice], machine: EmulatedGpu, tmp_path: Path, seed: int
+) -> None:
+    device = devices[64]
+    ready = ost.compile(
+        small_model("llama", tmp_path, seed), buckets={"B": [16], "T": [1]}, context=16, device=device, mode="planned"
+    )
+    (plan,) = ready.entries.values()
+    shape = next(binding.type.static_shape for binding in plan.outputs if binding.name == "logits")
+    buffer = device.allocate(4 * int(np.prod(shape)) + 4)
+    skewed = ost.TensorView(buffer.address + 4, buffer.nbytes - 4, shape, None, "f32", device.name, buffer)
+    with pytest.raises(ost.LayoutError, match="multiples of 16 bytes, its d lies at") as caught:
+        ready.bind(outputs={"logits": skewed})
+    assert caught.value.node == "logits"
