@@ -158,7 +158,10 @@ class HipDevice:
         return launch
 
     def wait(self) -> None:
-        """Waits for all work, and asks no launch what it met. Raises `BackendError` for a device that failed, `LifecycleError` while this thread captures."""
+        """Waits for all work, after the captures that are under way, and asks no launch what it met.
+
+        Raises `BackendError` for a device that failed, `LifecycleError` while this thread captures or another one does for seconds.
+        """
         self.native.synchronize()
 
     def synchronize(self) -> None:

@@ -177,7 +177,7 @@ WEAKER: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "any element order in place": (check._EntryChecker, "_same_order", _always),
     "nothing overwritten": (replay.Memory, "write", _nothing),
     "outputs not looked at": (check._EntryChecker, "_check_outputs", _nothing),
-    "state not looked at": (check._EntryChecker, "_check_state", _nothing),
+    "state not looked at": (check._EntryChecker, "_check_updated", _nothing),
     "order of effects": (check._EntryChecker, "_check_order", _nothing),
     "calls not looked at": (check._EntryChecker, "_check_call", _nothing),
     "the last byte of a range": (replay.Memory, "over", _cells_of_all_but_one_byte),

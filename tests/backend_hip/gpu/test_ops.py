@@ -210,7 +210,7 @@ def test_a_lost_device_is_told_too(gpu: OnDevice, machine: EmulatedGpu) -> None:
 
 
 def test_a_check_touches_no_stream_of_others(gpu: OnDevice, machine: EmulatedGpu) -> None:
-    """One on which another thread captures stays whole, and one that its owner destroyed is not asked."""
+    """One on which another thread captures stays whole: the check lets the capture end, or is refused. One that its owner destroyed is not asked."""
     gpu.load(ELEMENTWISE, "linear/embedding")
     x, y = gpu.put(floats(8)), gpu.empty(8)
     stream = ost.Stream(gpu.name, non_blocking=True)
@@ -234,12 +234,14 @@ def test_a_check_touches_no_stream_of_others(gpu: OnDevice, machine: EmulatedGpu
     thread.start()
     inside.wait(30)
     try:
-        with pytest.raises(ost.BoundsError, match="embedding"):
+        with pytest.raises(ost.LifecycleError, match="another thread captures"):
             ops.check(gpu.name)
-        ops.check(gpu.name)
     finally:
         checked.set()
-        thread.join()
+    with pytest.raises(ost.BoundsError, match="embedding"):
+        ops.check(gpu.name)
+    thread.join()
+    ops.check(gpu.name)
     assert found == [2]
 
 
