@@ -23,17 +23,11 @@ AMD = {"gfx942": 64, "gfx90a": 64, "gfx1100": 32}
 MOST_SHARED = 48 * 1024
 """What every device has without being asked."""
 PRIVATE: Mapping[str, Mapping[str, int]] = {
-    "attention_block_causal": {"sm_80": 16, "sm_90": 16},
-    "attention_block_packed": {"sm_80": 16, "sm_90": 16},
-    "attention_packed": {"sm_80": 8},
     "attention_tile_bidirectional": {"sm_80": 48, "sm_90": 48},
     "attention_tile_causal": {"sm_80": 48, "sm_90": 48},
     "attention_tile_packed": {"sm_80": 48, "sm_90": 48, "gfx1100": 832},
     "concat": {"sm_80": 128, "sm_90": 128},
-    "embedding": {"sm_80": 16, "sm_90": 16},
-    "gemv_swiglu": {"sm_90": 8},
-    "linear": {"sm_80": 16, "sm_90": 16},
-    "linear_swiglu": {"sm_80": 16, "sm_90": 32},
+    "linear_swiglu": {"sm_90": 32},
     "linear_tile_swiglu": {"gfx1100": 64},
     "masked_mean": {"sm_80": 24, "sm_90": 24},
     "rms_norm_held": {"gfx1100": 52},
@@ -41,7 +35,9 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "rotary_table_dynamic": {"sm_80": 40, "sm_90": 40},
     "rotary_table_longrope": {"sm_80": 40, "sm_90": 40},
 }
-"""Bytes of private memory that instances of a kernel may take at most, by architecture; 0 for those that are not here."""
+"""Bytes of private memory that instances of a kernel take, by architecture; 0 for those that are not here."""
+SLACK = 16
+"""Bytes that they may take besides: releases of a compiler differ by a few registers."""
 
 
 def require_modest(code: bytes, file: str, architecture: str, chosen: set[Instance]) -> None:
@@ -49,7 +45,7 @@ def require_modest(code: bytes, file: str, architecture: str, chosen: set[Instan
     taken = resources_of(code)
     names = {instance.name.symbol: instance.name.function for instance in chosen}
     assert set(taken) >= set(names), f"{file} lacks kernels for {architecture}"
-    allowed = {symbol: PRIVATE.get(function, {}).get(architecture, 0) for symbol, function in names.items()}
+    allowed = {symbol: PRIVATE.get(function, {}).get(architecture, 0) + SLACK for symbol, function in names.items()}
     spilled = {symbol: taken[symbol].private for symbol in names if taken[symbol].private > allowed[symbol]}
     assert not spilled, f"private bytes on {architecture}: {spilled}"
     assert all(taken[symbol].shared <= MOST_SHARED for symbol in names)
