@@ -32,7 +32,7 @@ from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.captured import CapturedRunner
 from ostinato.runtime.device import Buffer, Device
-from ostinato.runtime.program import Program
+from ostinato.runtime.program import NoWeights, Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.runners import EagerRunner, PlannedRunner
 from ostinato.runtime.sampling_inputs import sampling_inputs
@@ -82,28 +82,6 @@ class _CountedBuffer:
         return getattr(self._buffer, name)
 
 
-class _NoWeights:
-    """The source of a chain."""
-
-    def dtype(self, tensor: str) -> DType:
-        raise KeyError(tensor)
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        raise KeyError(tensor)
-
-    def row_order(self, tensor: str) -> Array | None:
-        raise KeyError(tensor)
-
-    def shift(self, tensor: str) -> float:
-        raise KeyError(tensor)
-
-    def map(self, tensor: str) -> Array:
-        raise KeyError(tensor)
-
-    def release(self, tensor: str) -> None:
-        raise KeyError(tensor)
-
-
 def plan_workload(
     workload: Workload, model: Model | None, target: Target, options: PipelineOptions, settings: PlanSettings
 ) -> Program:
@@ -113,7 +91,7 @@ def plan_workload(
         graph = run_pipeline(_chain(workload.size), target, options).graph
         plan = build_program({name: (graph, plan_entry(graph, target, name=name, settings=settings))})
         check_program(plan, {name: graph}, target)
-        return Program(plan, {name: graph}, target, _NoWeights())
+        return Program(plan, {name: graph}, target, NoWeights())
     assert model is not None
     cache = CacheShape(workload.rows, CACHE, 1)
     decodes = workload.kind == "d"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
+from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import WeightSource
 
-__all__ = ["Program"]
+__all__ = ["NoWeights", "Program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,25 @@ class Program:
     def original(self, entry: str) -> Graph:
         """An entry's graph without clones."""
         return self.originals.get(entry, self.graphs[entry])
+
+
+class NoWeights:
+    """The source of a program without weights: it has none of any name (`KeyError`)."""
+
+    def dtype(self, tensor: str) -> DType:
+        raise KeyError(tensor)
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        raise KeyError(tensor)
+
+    def row_order(self, tensor: str) -> Array | None:
+        raise KeyError(tensor)
+
+    def shift(self, tensor: str) -> float:
+        raise KeyError(tensor)
+
+    def map(self, tensor: str) -> Array:
+        raise KeyError(tensor)
+
+    def release(self, tensor: str) -> None:
+        raise KeyError(tensor)

@@ -32,8 +32,7 @@ from ostinato.planner.settings import GUARD_BYTES, PlanSettings
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.guarded import pattern
 from ostinato.runtime.options import Route
-from ostinato.runtime.program import Program
-from tests.runtime.test_plain_graphs import NoWeights
+from ostinato.runtime.program import NoWeights, Program
 
 ROWS, COLUMNS = 5, 16
 SIZE = 4 * ROWS * COLUMNS

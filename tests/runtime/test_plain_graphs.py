@@ -18,29 +18,7 @@ from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
-from ostinato.runtime.program import Program
-
-
-class NoWeights:
-    """The source of a program without weights."""
-
-    def dtype(self, tensor: str) -> DType:
-        raise KeyError(tensor)
-
-    def shape(self, tensor: str) -> tuple[int, ...]:
-        raise KeyError(tensor)
-
-    def row_order(self, tensor: str) -> Array | None:
-        raise KeyError(tensor)
-
-    def shift(self, tensor: str) -> float:
-        raise KeyError(tensor)
-
-    def map(self, tensor: str) -> Array:
-        raise KeyError(tensor)
-
-    def release(self, tensor: str) -> None:
-        raise KeyError(tensor)
+from ostinato.runtime.program import NoWeights, Program
 
 
 def load(graphs: Mapping[str, Graph], mode: str) -> Executable:
