@@ -9,8 +9,8 @@ from ostinato.ir.step import Launch, StepKind
 __all__ = ["HipStep", "LaunchCall", "NativeStep"]
 
 
-class NativeStep(Protocol):
-    """A step with addresses: operands are (address, bytes), (0, 0) where an optional one is absent."""
+class _Named(Protocol):
+    """What is run, and the node whose work it is."""
 
     @property
     def node(self) -> str: ...
@@ -19,9 +19,14 @@ class NativeStep(Protocol):
     @property
     def kernel(self) -> str: ...
     @property
-    def operands(self) -> tuple[tuple[int, int], ...]: ...
-    @property
     def params(self) -> tuple[int | float, ...]: ...
+
+
+class NativeStep(_Named, Protocol):
+    """A step with addresses: operands are (address, bytes), (0, 0) where an optional one is absent."""
+
+    @property
+    def operands(self) -> tuple[tuple[int, int], ...]: ...
     @property
     def lane(self) -> int: ...
     @property
@@ -37,18 +42,10 @@ class HipStep(NativeStep, Protocol):
     def launch(self) -> Launch | None: ...
 
 
-class LaunchCall(Protocol):
+class LaunchCall(_Named, Protocol):
     """A step without addresses, whose `operands` it only counts. On the host its kernel and parameters are all there is to it."""
 
     @property
-    def node(self) -> str: ...
-    @property
-    def kind(self) -> StepKind: ...
-    @property
-    def kernel(self) -> str: ...
-    @property
     def operands(self) -> int: ...
-    @property
-    def params(self) -> tuple[int | float, ...]: ...
     @property
     def launch(self) -> Launch | None: ...

@@ -48,7 +48,6 @@ class CapturedSteps:
     def __init__(
         self, program: ProgramPlan, loaded: LoadedSteps, regions: Regions, ranges: Sequence[tuple[int, int]]
     ) -> None:
-        self._table = loaded.table
         self._program, self._loaded, self._memory = program, loaded, regions.placed
         self.segments = tuple(self._segments(ranges))
 
@@ -56,7 +55,7 @@ class CapturedSteps:
         """Submits all steps once."""
         for segment in self.segments:
             if segment.graph is None:
-                self._table.enqueue(segment.first, segment.count)
+                self._loaded.table.enqueue(segment.first, segment.count)
             else:
                 segment.graph.enqueue()
 
@@ -77,7 +76,7 @@ class CapturedSteps:
 
     def _captured(self, first: int, count: int) -> Segment:
         begin = perf_counter()
-        graph = self._table.capture(first, count)
+        graph = self._loaded.table.capture(first, count)
         seconds = perf_counter() - begin
         report = examine_capture(
             self._program,
