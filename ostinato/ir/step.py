@@ -124,12 +124,16 @@ class StepOperand:
 class Launch:
     """The shape of a launch on a GPU: blocks of the grid and threads of a block (x, y, z), and bytes of dynamic shared memory of a block.
 
-    Prints as "4x1x1*256" (blocks, then threads), with "+16384" for the shared bytes. Raises `PlanError` for an extent below 1 or negative bytes.
+    `early`: the kernel may be started while the one before it still runs, because it waits by itself before it touches anything that a step of this run
+    writes (`wait_for_earlier` in kernels/device.h); a device that cannot start kernels so starts it when the one before has ended.
+
+    Prints as "4x1x1*256" (blocks, then threads), with "+16384" for the shared bytes and "~" for an early one. Raises `PlanError` for an extent below 1 or negative bytes.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
+    early: bool = False
 
     def __post_init__(self) -> None:
         if min(*self.grid, *self.block) < 1 or self.shared < 0:
@@ -142,7 +146,7 @@ class Launch:
 
     def __str__(self) -> str:
         shared = f"+{self.shared}" if self.shared else ""
-        return f"{'x'.join(map(str, self.grid))}*{self.threads}{shared}"
+        return f"{'x'.join(map(str, self.grid))}*{self.threads}{shared}{'~' if self.early else ''}"
 
 
 @dataclass(frozen=True, slots=True)

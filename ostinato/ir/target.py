@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.evidence import Evidence, Exactness
 from ostinato.ir.graph import Node
 from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import TensorType
@@ -105,6 +106,7 @@ class Impl:
     layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
     `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use. `launch` is the shape of the launch, a
     pure function of the site too; a row of the host has none. `kind` is that of its steps: a launch of a kernel, or a product by the vendor's library.
+    `exactness` is what its results are equal to.
     """
 
     op: str
@@ -121,6 +123,7 @@ class Impl:
     in_place: tuple[tuple[str, str], ...] = ()
     launch: Callable[[CallSite], Launch] | None = None
     kind: StepKind = StepKind.LAUNCH
+    exactness: Exactness = Exactness.TOLERANCE
     strided: frozenset[str] = frozenset()
     """Operands that may be strided views; all others must be contiguous."""
     priority: int = 0
@@ -147,12 +150,16 @@ def _row_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device class and the device a plan is made for: its name, the rows it has, `device` ("host:0"), alignment in bytes of every planned buffer."""
+    """A device class and the device a plan is made for: its name, the rows it has, `device` ("host:0"), alignment in bytes of every planned buffer.
+
+    `evidence` are the records that say which rows are right there; without them (None) rows are taken on trust, as a target that is made by hand is.
+    """
 
     name: str
     rows: tuple[Impl, ...]
     device: str
     alignment: int = 256
+    evidence: Evidence | None = None
 
     @property
     def rows_hash(self) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "Extent",
     "TensorType",
     "element_count",
+    "is_contiguous",
     "packed_nbytes",
 ]
 
@@ -350,3 +351,15 @@ class TensorType:
         )
         layout = f"@{self.layout}" if self.layout is not None else ""
         return f"{self.dtype.value}[{dims}]{layout}"
+
+
+def is_contiguous(tensor: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether these strides walk the elements in logical order without gaps; strides of axes with at most one element do not matter."""
+    expected = 1
+    contiguous = True
+    for extent, stride in zip(reversed(tensor.static_shape), reversed(strides), strict=True):
+        if extent == 0:
+            return True
+        contiguous = contiguous and (extent == 1 or stride == expected)
+        expected *= extent
+    return contiguous

@@ -14,7 +14,7 @@ from ostinato.ir.graph import Attributes, Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.target import NATURAL, CallSite, Impl
-from ostinato.ir.types import TensorType
+from ostinato.ir.types import TensorType, is_contiguous
 
 __all__ = [
     "StorageView",
@@ -22,7 +22,6 @@ __all__ = [
     "call_site",
     "extent_input",
     "extent_of",
-    "is_contiguous",
     "layout_refusal",
     "own_storage",
     "padded_operands",
@@ -105,18 +104,6 @@ def own_storage(name: str, tensor: TensorType) -> StorageView:
         return StorageView(name, 0, None, True)
     strides = tensor.strides
     return StorageView(name, 0, strides, tensor.is_natural or is_contiguous(tensor, strides))
-
-
-def is_contiguous(tensor: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether these strides walk the elements in logical order without gaps; strides of axes with at most one element do not matter."""
-    expected = 1
-    contiguous = True
-    for extent, stride in zip(reversed(tensor.static_shape), reversed(strides), strict=True):
-        if extent == 0:
-            return True
-        contiguous = contiguous and (extent == 1 or stride == expected)
-        expected *= extent
-    return contiguous
 
 
 def padded_operands(node: Node, opdef: OpDef, types: Mapping[str, TensorType]) -> tuple[TensorType | None, ...]:

@@ -13,7 +13,7 @@ from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.step import WORKSPACE, ByteRange, Launch, Region, Step, StepKind, StepOperand
 from ostinato.ir.target import Target
-from ostinato.ir.views import is_contiguous
+from ostinato.ir.types import is_contiguous
 from ostinato.planner.liveness import StorageClass
 from ostinato.planner.order import Action
 from ostinato.planner.plan import ArenaStats, Binding, EntryPlan, PlanStats, Slot, workspace_of

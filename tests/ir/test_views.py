@@ -12,8 +12,8 @@ from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.text import parse_graph
-from ostinato.ir.types import Array, DType, TensorType
-from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input, is_contiguous
+from ostinato.ir.types import Array, DType, TensorType, is_contiguous
+from ostinato.ir.views import StorageView, ViewTable, call_site, extent_input
 
 Step = tuple[str, dict[str, Attr], Array]
 

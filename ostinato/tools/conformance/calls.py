@@ -15,8 +15,8 @@ from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import NATURAL, CallSite, Impl
-from ostinato.ir.types import TensorType
-from ostinato.ir.views import is_contiguous, row_refusal
+from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.views import row_refusal
 
 __all__ = ["Call", "calls", "counts_operands", "is_strided", "leading_axis", "leads", "refusal"]
 
