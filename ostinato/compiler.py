@@ -11,19 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ostinato.backend_hip.evidence.first_use import lowered as validated_lowering
+from ostinato.backend_hip.evidence.first_use import with_validation
 from ostinato.backend_hip.open import open_named
-from ostinato.backend_hip.target import host_target
 from ostinato.frontend.embed import trace_embed
 from ostinato.frontend.model import CacheShape, Model, load, trace_decode, trace_forward, trace_step
 from ostinato.frontend.source import CheckpointSource
 from ostinato.ir.checks import byte_count, instance, integer, shown
+from ostinato.ir.decision import Decision
 from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
+from ostinato.ir.explain import Explanation, explain
+from ostinato.ir.evidence import Validations, sum_of
 from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
-from ostinato.passes.base import Decision
+from ostinato.passes.base import Pass
+from ostinato.passes.copies import Copy, copies_of
 from ostinato.passes.pipeline import PipelineOptions, settled_options
+from ostinato.passes.policy import Policy
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.plan import EntryPlan, ProgramPlan
@@ -56,6 +62,10 @@ __all__ = [
     "positions_of",
     "trace",
 ]
+
+
+Passes = Iterable[tuple[str, Pass]]
+"""Passes of the user's own, each behind a stage that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,8 @@ class Planned:
         self.check()
         graphs, source = {self.lowered.name: self.graph}, CheckpointSource(self.model.checkpoint)
         sources = {self.lowered.name: self.lowered.graph}
-        program = Program(self.program, graphs, self.lowered.target, source, sources)
+        decisions = {self.lowered.name: self.lowered.decisions}
+        program = Program(self.program, graphs, self.lowered.target, source, sources, decisions)
         return load_program(program, route, kind=Executable)
 
 
@@ -113,6 +124,8 @@ class Lowered:
     dims: Mapping[str, int]
     target: Target
     report: PipelineReport
+    validations: Validations = Validations()
+    """Rows that were validated for it, because they had no record."""
 
     def __str__(self) -> str:
         return print_graph(self.graph)
@@ -126,8 +139,17 @@ class Lowered:
 
     @property
     def decisions(self) -> Mapping[str, Decision]:
-        """Chosen row and rejected candidates by node name."""
+        """Chosen row, its records, and rejected candidates by node name."""
         return self.report.decisions
+
+    def explain(self, node: str) -> Explanation:
+        """Why nodes run as they do, as `Executable.explain` says it."""
+        return explain({self.name: self.graph}, {self.name: self.decisions}, node)
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """Every node that only moves bytes, with the line that needs it and why no row takes the bytes as they lie."""
+        return copies_of(self.graph, self.target)
 
     def fit_entry(self, settings: PlanSettings = DEFAULT_SETTINGS) -> tuple[Graph, EntryPlan]:
         """The plan of this graph alone, not yet part of a program, and the graph it is the plan of: with clones where a limit of memory asks for them."""
@@ -181,24 +203,29 @@ class Traced:
         name: str | None = None,
         levels: Mapping[str, str] | None = None,
         disable: Iterable[str] = (),
+        policy: Policy | str | None = None,
+        passes: Passes = (),
         options: PipelineOptions | None = None,
     ) -> Lowered:
-        """Binds the dimensions and runs the passes for a target (the host by default).
+        """Binds the dimensions and runs the passes for a target (the host by default). Rows that the graph would have and that are not validated on the
+        target's device are validated first, once (docs/evidence.md); a target that has no device takes them on trust.
 
         `levels` forces rows: operator or node name -> the name of a row or of a level, which alone may then serve it. `disable` leaves optional passes out by
-        name. Both come on top of `options` (default: none, in the trace's precision).
+        name. `policy` is that of numerics, by its name or as a value: "balanced" unless options say otherwise. `passes` are your own, (stage, pass) each, run
+        behind that stage. All come on top of `options` (default: none, in the trace's precision).
 
-        Raises `ConfigError` for options of the wrong kind or another precision than the trace's, and for names of passes, operators, nodes, rows or levels
-        that do not exist (with those that do); `ShapeError` for missing, unknown or unsuitable dimensions; `LayoutError` for weights whose readers disagree
+        Raises `ConfigError` for options of the wrong kind or another precision than the trace's, and for names of passes, operators, nodes, rows, levels or
+        policies that do not exist (with those that do); `VerificationError`, naming pass and rule, for a pass of yours that breaks the graph; `ShapeError` for missing, unknown or unsuitable dimensions; `LayoutError` for weights whose readers disagree
         and for work on weights alone; `BackendError` for nodes that no row takes.
         """
         if not isinstance(dims, Mapping):
             raise ConfigError(f"dims are {dims!r}", hint="give an integer by name for each dimension of the graph")
-        chosen = instance(target, Target, "target") or host_target()
-        asked = settled_options(options, self.precision, levels, disable)
+        chosen = instance(target, Target, "target") or open_device("cpu").target
+        asked = settled_options(options, self.precision, levels=levels, disable=disable, policy=policy, passes=passes)
         plain = {key: integer(value, f"dimension {key}", error=ShapeError) for key, value in dims.items()}
-        report = run_pipeline(self.graph.bind(plain), chosen, asked)
-        return Lowered(self.model, name or self.graph.name, plain, chosen, report)
+        bound = self.graph.bind(plain)
+        report, proven, done = validated_lowering(lambda target: run_pipeline(bound, target, asked), chosen)
+        return Lowered(self.model, name or self.graph.name, plain, proven, report, done)
 
     def at(self, buckets: Mapping[str, Mapping[str, int]]) -> Entries:
         """Entries of a program, by name: this graph at the dimensions of each."""
@@ -274,7 +301,7 @@ def plan_text_program(
         raise CapacityError("\n".join(f"{error.node}: {error.message}" for error in short), hint=short[0].hint)
     if short:
         raise short[0]
-    return _proven(build_program(fitted), {name: graph for name, (graph, _) in fitted.items()}, lowered, target)
+    return _proven(build_program(fitted), {name: graph for name, (graph, _) in fitted.items()}, lowered)
 
 
 def load_text_plan(
@@ -288,16 +315,19 @@ def load_text_plan(
     lowered = _lower_all(entries, target, options)
     purposes = {name: item.purpose(settings) for name, item in lowered.items()}
     saved = read_plan(read_text(Path(path)), target, purposes)
-    return _proven(saved.plan, saved.graphs, lowered, target)
+    return _proven(saved.plan, saved.graphs, lowered)
 
 
-def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered], target: Target) -> Program:
+def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered]) -> Program:
     """The program of a plan, checked; `graphs` are at least those of entries that recompute values."""
+    target = next(reversed(lowered.values())).target
     sources = {name: item.graph for name, item in lowered.items()}
     planned = {**sources, **graphs}
     check_program(plan, planned, target, sources=sources)
     model = next(iter(lowered.values())).model
-    return Program(plan, planned, target, CheckpointSource(model.checkpoint), sources)
+    decisions = {name: item.decisions for name, item in lowered.items()}
+    done = sum_of(item.validations for item in lowered.values())
+    return Program(plan, planned, target, CheckpointSource(model.checkpoint), sources, decisions, done)
 
 
 def compile(  # noqa: A001 - the design's public name
@@ -317,6 +347,9 @@ def compile(  # noqa: A001 - the design's public name
     capture: Sequence[str] | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
+    policy: Policy | str = "balanced",
+    passes: Passes = (),
+    validate: str | None = None,
     progress: Progress | None = None,
 ) -> TextExecutable:
     """Compiles a model for buckets of B sequences times T tokens (one sequence of 128 or 512 by default); the result is callable on token ids.
@@ -326,8 +359,10 @@ def compile(  # noqa: A001 - the design's public name
     watches every byte of activations and raises `BackendError` for a kernel that leaves its own. "captured" replays each entry as one graph of a GPU, or only
     the steps that `capture` names, by patterns like "layers.0" or "ffn", with the steps between them submitted one by one. `reuse=False` gives every activation
     bytes of its own.
-    `precision` is the dtype of activations. `levels` forces rows and `disable` leaves passes out, as in `Traced.lower`. `memory_limit` is the most that the
-    arena may take, in bytes or as a text like "512M": values that do not fit are computed again.
+    `precision` is the dtype of activations, `policy` the numerics: "strict", "batch_invariant", "balanced" or "fast" (docs/choose.md). `levels` forces rows,
+    `disable` leaves passes out and `passes` adds your own, as in `Traced.lower`. `memory_limit` is the most that the arena may take, in bytes or as a text like
+    "512M": values that do not fit are computed again. `validate` says what happens to rows that no record says are right here: "first-use" (the default, unless
+    OSTINATO_VALIDATE says otherwise) validates them, once on a machine, "never" uses the plainest rows in their place (docs/evidence.md).
 
     Raises what `trace` and `Traced.lower` raise; `ConfigError` for buckets, context, mode, device, threads or isa that cannot be used, and for a fallback with
     `on_fallback="raise"`; `DeviceUnavailable` for a device that is not here; `PlanError` for a plan that is not proven; `CapacityError` when memory is short,
@@ -340,9 +375,10 @@ def compile(  # noqa: A001 - the design's public name
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = traced.at(bucket_entries("prefill", batches, lengths))
-    options = settled_options(None, traced.precision, levels, disable)
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
-    program = plan_text_program(entries, route.device.target, options, settings)
+    target = with_validation(route.device.target, validate, progress)
+    program = plan_text_program(entries, target, options, settings)
     return load_program(program, route, progress=progress, kind=TextExecutable)
 
 
@@ -361,6 +397,9 @@ def compile_encoder(
     capture: Sequence[str] | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
+    policy: Policy | str = "balanced",
+    passes: Passes = (),
+    validate: str | None = None,
     progress: Progress | None = None,
 ) -> EmbedExecutable:
     """Compiles an encoder for steps of up to B texts and B * T tokens in all (one text of 128 or 512 by default); the result is callable on token ids.
@@ -372,10 +411,11 @@ def compile_encoder(
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
-    options = settled_options(None, traced.precision, levels, disable)
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     entries = traced.at(bucket_entries("embed", batches, lengths))
     settings = plan_settings(memory_limit, reuse, mode)
-    program = plan_text_program(entries, route.device.target, options, settings)
+    target = with_validation(route.device.target, validate, progress)
+    program = plan_text_program(entries, target, options, settings)
     return load_program(program, route, progress=progress, kind=EmbedExecutable)
 
 

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import Entries, open_device, open_model, plan_settings, plan_text_program, trace
+from ostinato.compiler import Entries, Passes, open_device, open_model, plan_settings, plan_text_program, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
+from ostinato.ir.explain import Explanation
 from ostinato.ir.types import Array
+from ostinato.passes.pipeline import settled_options
+from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import load_program
@@ -38,8 +41,8 @@ class Embedder:
     """An encoder with its tokenizer and its pooling.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `max_seq_length` is where texts are cut, in tokens, special
-    ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `capture`, `memory_limit` and `reuse` are those
-    of `ostinato.compile_encoder`.
+    ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `capture`, `memory_limit`, `reuse`,
+    `levels`, `disable`, `policy` and `passes` are those of `ostinato.compile_encoder`.
     Raises the errors of `ostinato.load` and `ostinato.compile_encoder`.
     """
 
@@ -57,6 +60,11 @@ class Embedder:
         isa: str = "auto",
         on_fallback: str = "report",
         capture: Sequence[str] | None = None,
+        levels: Mapping[str, str] | None = None,
+        disable: Iterable[str] = (),
+        policy: Policy | str = "balanced",
+        passes: Passes = (),
+        validate: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
@@ -70,9 +78,16 @@ class Embedder:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
         entries = encoder_entries(self.model, self.max_seq_length, precision)
         settings = plan_settings(memory_limit, reuse, mode)
-        program = plan_text_program(entries, route.device.target, settings=settings)
+        traced, _ = next(iter(entries.values()))
+        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+        target = with_validation(route.device.target, validate, progress)
+        program = plan_text_program(entries, target, options, settings)
         self.executable = load_program(program, route, progress=progress, kind=EmbedExecutable)
         self.executable.prewarm()
+
+    def explain(self, node: str) -> Explanation:
+        """Why the nodes of a name or pattern run as they do, in every step that this compiles; see `Executable.explain`."""
+        return self.executable.explain(node)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -12,12 +12,25 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import Entries, open_device, open_model, plan_settings, plan_text_program, positions_of, trace
+from ostinato.backend_hip.evidence.first_use import with_validation
+from ostinato.compiler import (
+    Entries,
+    Passes,
+    open_device,
+    open_model,
+    plan_settings,
+    plan_text_program,
+    positions_of,
+    trace,
+)
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
+from ostinato.ir.explain import Explanation
+from ostinato.passes.pipeline import settled_options
+from ostinato.passes.policy import Policy
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import load_program
@@ -53,8 +66,8 @@ class LLM:
     """A decoder compiled for up to `max_num_seqs` sequences of up to `context` positions.
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
-    `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode`, `capture`
-    and `reuse` are those of `ostinato.compile`.
+    `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode`,
+    `capture`, `reuse`, `levels`, `disable`, `policy`, `passes` and `validate` are those of `ostinato.compile`.
     With `enable_prefix_caching` a prompt that begins like an earlier one (and its answer) only computes the rest; results do not depend on it.
     Where no sampling parameters are given, those that the model's authors recommend hold (`default_sampling_params`).
     Raises the errors of `ostinato.load` and `ostinato.compile`.
@@ -76,6 +89,11 @@ class LLM:
         isa: str = "auto",
         on_fallback: str = "report",
         capture: Sequence[str] | None = None,
+        levels: Mapping[str, str] | None = None,
+        disable: Iterable[str] = (),
+        policy: Policy | str = "balanced",
+        passes: Passes = (),
+        validate: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         max_num_seqs = integer(max_num_seqs, "max_num_seqs", low=1)
@@ -85,12 +103,19 @@ class LLM:
         self.context = positions_of(self.model, context)
         entries = decoder_entries(self.model, max_num_seqs, self.context, precision)
         settings = plan_settings(memory_limit, reuse, mode)
-        program = plan_text_program(entries, route.device.target, settings=settings)
+        traced, _ = next(iter(entries.values()))
+        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+        target = with_validation(route.device.target, validate, progress)
+        program = plan_text_program(entries, target, options, settings)
         self.executable = load_program(program, route, progress=progress, kind=TextExecutable)
         self.executable.prewarm()
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)
         self._worker = Worker(self._generator, self.executable.generating)
+
+    def explain(self, node: str) -> Explanation:
+        """Why the nodes of a name or pattern run as they do, in every step that this compiles; see `Executable.explain`."""
+        return self.executable.explain(node)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.workloads import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.evidence.calls import Call, calls
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.hip_memory import HipBuffer
 from ostinato.backend_hip.hip_table import HipGraph
@@ -31,7 +32,6 @@ from ostinato.ir.step import WORKSPACE
 from ostinato.ir.target import Impl, Level
 from ostinato.ir.types import Array, DType
 from ostinato.runtime.device import ResolvedStep
-from ostinato.tools.conformance.calls import Call, calls
 
 ROTATED = 160 << 20
 """Bytes that operands rotate through: three times the card's last-level cache."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.evidence.environment import host_environment
+from ostinato.backend_hip.evidence.first_use import FirstUse
+from ostinato.backend_hip.evidence.known import DeviceRecords
+from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.packing import PackCall, Source, bytes_of, pack_call, unpack_call
 from ostinato.backend_hip.steps import LaunchCall, NativeStep
-from ostinato.backend_hip.target import host_target
+from ostinato.backend_hip.target import host_rows_target
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import (
     BackendError,
@@ -224,8 +228,9 @@ class HostLaunch:
 class HostDevice:
     """The CPU: one kernel unit and a pool of worker threads. Runs of one device are serialised."""
 
-    def __init__(self, threads: int = 0, isa: str = "auto") -> None:
-        """`threads` 0 takes one for each physical core; `isa` "auto" the best unit the CPU has.
+    def __init__(self, threads: int = 0, isa: str = "auto", *, ledger: Ledger | None = None) -> None:
+        """`threads` 0 takes one for each physical core; `isa` "auto" the best unit the CPU has. `ledger`, with what ships, says which rows are right here;
+        without one all are taken on trust.
 
         Raises `ConfigError` for an unknown unit or a number of threads that cannot be, `DeviceUnavailable` for a unit this CPU cannot run.
         """
@@ -247,6 +252,9 @@ class HostDevice:
             abi_version=_native.abi_version(),
         )
         self._kernels: dict[str, int] = {}
+        self.records: DeviceRecords | None = None
+        if ledger is not None:
+            self.records = DeviceRecords(host_environment(self.info.cpu, self.info.isa), ledger)
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError("a device cannot be copied or pickled", hint="open one in the other process")
@@ -266,8 +274,9 @@ class HostDevice:
 
     @property
     def target(self) -> Target:
-        """The host's rows, which do not depend on the kernel unit."""
-        return host_target()
+        """The host's rows, which do not depend on the kernel unit, with the records of this one."""
+        found = host_rows_target()
+        return found if self.records is None else replace(found, evidence=FirstUse.of(self.records, self))
 
     @property
     def captures(self) -> bool:

@@ -18,6 +18,10 @@ import numpy as np
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.evidence.environment import gpu_environment
+from ostinato.backend_hip.evidence.first_use import FirstUse
+from ostinato.backend_hip.evidence.known import DeviceRecords
+from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.hip_kernels import HipKernels
 from ostinato.backend_hip.hip_memory import HipBuffer, PinnedBytes, native_stream
 from ostinato.backend_hip.hip_table import HipLaunch, HipTable, instances_of, make_launch, make_table
@@ -40,13 +44,20 @@ class HipDevice:
     """One GPU. Threads may share it; each thread that runs has a stream of its own, or the default one."""
 
     def __init__(
-        self, device: _native.GpuDevice, *, cache: CodeCache | None = None, host: HostDevice | None = None
+        self,
+        device: _native.GpuDevice,
+        *,
+        cache: CodeCache | None = None,
+        host: HostDevice | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        """`cache` is where compiled kernels are kept, by default the user's folder; `host` packs weights, by default all cores."""
+        """`cache` is where compiled kernels are kept, by default the user's folder; `host` packs weights, by default all cores. `ledger`, with what ships, says
+        which rows are right here; without one all are taken on trust."""
         self.native = device
         vendor = any(report.role == "blas" and report.finding == "found" for report in device.gpu.reports)
         target = hip_target(device.architecture, device.wave, vendor=vendor)
-        self.target: Target = replace(target, device=self.name)
+        self._target = replace(target, device=self.name)
+        self.records = None if ledger is None else DeviceRecords(gpu_environment(device), ledger)
         self.kernels = HipKernels(device, CodeCache() if cache is None else cache)
         self._weights = WeightCarrier(device, host)
         self._launches: weakref.WeakValueDictionary[int, HipLaunch] = weakref.WeakValueDictionary()
@@ -66,6 +77,12 @@ class HipDevice:
     @property
     def name(self) -> str:
         return f"hip:{self.native.index}"
+
+    @property
+    def target(self) -> Target:
+        """The rows of the card, with its records."""
+        found = self._target
+        return found if self.records is None else replace(found, evidence=FirstUse.of(self.records, self))
 
     @property
     def threads(self) -> int:

@@ -113,7 +113,7 @@ class Instance:
         ]
         arguments = [f"Pointer{{{name}}}" for name in pointers] + scalars
         template = f"<{', '.join(self.name.arguments)}>" if self.name.arguments else ""
-        call = f"({self.name.function}{template}({', '.join([*arguments, 'Status{status, step}'])}))"
+        call = f"({self.name.function}{template}({', '.join([*arguments, 'Start{status, step}'])}))"
         return f"KERNEL({self.name.symbol}, {self.threads}, ({', '.join([*parameters, 'u32* status', 'u32 step'])}), {call})"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.gpu_libraries import PLATFORMS, fix_for, search_folders
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.ir.checks import integer
@@ -42,7 +43,7 @@ def open_named(name: str, threads: int = 0, isa: str = "auto") -> HostDevice | H
         except DeviceUnavailable as error:
             warnings.warn(f"there is a GPU that cannot be used, this runs on the CPU: {error}", stacklevel=2)
     if name in ("auto", "cpu"):
-        return HostDevice(threads=threads, isa=isa)
+        return HostDevice(threads=threads, isa=isa, ledger=Ledger())
     found = _GPU.fullmatch(name)
     if found is None:
         hint = 'use "auto", "cpu", "hip" or "hip:1": "hip" is a GPU of either vendor, NVIDIA\'s too'
@@ -69,13 +70,14 @@ def open_hip(
     platform; `LifecycleError` where the libraries were opened from elsewhere in this process.
     """
     native = _device(_with_a_card(platform) if gpu is None else gpu, integer(index, "the number of a GPU", low=0))
+    ledger = Ledger() if gpu is None else None
     if cache is not None or host is not None:
-        return HipDevice(native, cache=cache, host=host)
+        return HipDevice(native, cache=cache, host=host, ledger=ledger)
     with _OPENED_LOCK:
         key = (native.gpu.platform, native.index)
         found = _OPENED.get(key)
         if found is None:
-            found = _OPENED[key] = HipDevice(native)
+            found = _OPENED[key] = HipDevice(native, ledger=ledger)
         return found
 
 

@@ -6,8 +6,15 @@ on its architecture and on how many lanes its waves have.
 
 from __future__ import annotations
 
+import functools
 import re
+from dataclasses import replace
 
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.evidence.environment import host_environment
+from ostinato.backend_hip.evidence.known import DeviceRecords, OnTrust
+from ostinato.backend_hip.evidence.records import Environment
+from ostinato.backend_hip.evidence.sources import kernel_hash
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
 from ostinato.backend_hip.impls.hip import HIP_ROWS
@@ -15,8 +22,9 @@ from ostinato.backend_hip.impls.hip.common import HIP_ARCHITECTURE
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
+from ostinato.ir.version import VERSION
 
-__all__ = ["ALIGNMENT", "hip_target", "host_target", "named_target", "wave_of"]
+__all__ = ["ALIGNMENT", "hip_target", "host_rows_target", "host_target", "named_target", "wave_of"]
 
 ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
@@ -24,10 +32,16 @@ ALIGNMENT = 256
 _ARCHITECTURE = re.compile(r"(sm)_[0-9]+[a-z]?|(gfx)[0-9]+[a-f]?")
 
 
-def host_target() -> Target:
-    """The CPU target; its rows are those whose architectures name the host."""
+@functools.cache
+def host_rows_target() -> Target:
+    """The CPU's rows, those whose architectures name the host, all on trust."""
     rows = tuple(row for row in ROWS if HOST_ARCHITECTURE in row.architectures)
     return Target(name="host", rows=rows, device="host:0", alignment=ALIGNMENT)
+
+
+def host_target() -> Target:
+    """The CPU target with the records of the best kernel unit of this machine; what has none is on trust, since no device is opened."""
+    return replace(host_rows_target(), evidence=OnTrust(_host_records()))
 
 
 def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
@@ -49,10 +63,18 @@ def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
 
 
 def named_target(name: str) -> Target:
-    """The target that people call so: "host", or the architecture of a GPU, with the waves that its makers say. Raises `ConfigError` for another name."""
+    """The target that people call so: "host", or the architecture of a GPU, with the waves that its makers say. Rows with a record are judged by it, the others
+    are on trust. Raises `ConfigError` for another name."""
     if name == "host":
         return host_target()
-    return hip_target(name, wave_of(name))
+    found = hip_target(name, wave_of(name))
+    environment = Environment(device="", architecture=name, kernel_hash=kernel_hash(gpu=True), version=VERSION)
+    return replace(found, evidence=OnTrust(DeviceRecords(environment)))
+
+
+def _host_records() -> DeviceRecords:
+    device = _native.Device(1, "auto")
+    return DeviceRecords(host_environment(device.cpu, device.isa))
 
 
 def wave_of(architecture: str) -> int:

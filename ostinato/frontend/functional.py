@@ -20,6 +20,7 @@ __all__ = [
     "broadcast_scalar",
     "causal_softmax",
     "concat",
+    "contiguous",
     "embedding",
     "fill",
     "gather_rows",
@@ -46,6 +47,7 @@ __all__ = [
     "softmax",
     "swiglu",
     "tanh",
+    "transpose",
 ]
 
 
@@ -211,6 +213,16 @@ def rope_split_half_bias_bthd(x: Tensor, bias: Tensor, cos: Tensor, sin: Tensor,
 def reshape(x: Tensor, shape: Sequence[int], axes: str, *, name: str | None = None) -> Tensor:
     """View with another shape: 0 keeps the extent at that index, -1 takes the rest; `axes` names them ("_" for none)."""
     return x.builder.apply("reshape", (x,), {"shape": tuple(shape), "axes": axes}, name)
+
+
+def contiguous(x: Tensor, *, name: str | None = None) -> Tensor:
+    """The same elements one after another, as a reshape needs them: a copy where they lie otherwise and no pass finds a way around it."""
+    return x.builder.apply("contiguous", (x,), None, name)
+
+
+def transpose(x: Tensor, order: Sequence[int], *, name: str | None = None) -> Tensor:
+    """View with the dimensions in another order, all of them named once, counted from 0."""
+    return x.builder.apply("transpose", (x,), {"order": tuple(order)}, name)
 
 
 def attention_causal(

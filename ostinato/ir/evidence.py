@@ -6,15 +6,17 @@ Records live in a backend's ledger. Passes see them through `Evidence`, which a 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ostinato.ir.types import TensorType, is_contiguous
 
 if TYPE_CHECKING:
+    from ostinato.ir.selection_policy import SelectionPolicy
     from ostinato.ir.target import CallSite, Impl
 
-__all__ = ["Evidence", "Exactness", "Finding", "Verdict", "signature_class"]
+__all__ = ["Evidence", "Exactness", "Finding", "Validations", "Verdict", "signature_class", "sum_of"]
 
 
 class Exactness(enum.IntEnum):
@@ -29,12 +31,16 @@ class Exactness(enum.IntEnum):
 
 
 class Finding(enum.Enum):
-    """What the records say about a row at a call site."""
+    """What the records say about a row at a call site, or about the gate of a selection policy."""
 
     VALIDATED = "validated"
     MISSING = "not validated"
     STALE = "stale"
     FAILED = "failed"
+    SLOWER = "slower"
+    """Of a gate: whole models do not run faster by it."""
+    MEMORY = "memory"
+    """Of a gate: the peak of memory went up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,35 @@ class Verdict:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Validations:
+    """What was validated on first use: classes of types, those that failed ("row on class"), and the seconds that it took, apart from compilation."""
+
+    classes: int = 0
+    failed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def and_more(self, classes: int, failed: tuple[str, ...], seconds: float) -> Validations:
+        """With more of them."""
+        return Validations(self.classes + classes, (*self.failed, *failed), self.seconds + seconds)
+
+
+def sum_of(several: Iterable[Validations]) -> Validations:
+    """All of them together."""
+    found = Validations()
+    for one in several:
+        found = found.and_more(one.classes, one.failed, one.seconds)
+    return found
+
+
 class Evidence(Protocol):
     """The records that hold on one device, as selection asks for them. A pure function of the row and the site: asked twice, it says the same."""
 
     def verdict(self, row: Impl, site: CallSite) -> Verdict: ...
+
+    def gate(self, policy: SelectionPolicy) -> Verdict:
+        """What the whole-model runs say of a selection policy, as it is defined now: `VALIDATED` where it passed and may be a default."""
+        ...
 
 
 def signature_class(site: CallSite) -> str:

@@ -10,15 +10,16 @@ Nothing is converted on the way in: an array of another shape or dtype is an err
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from ostinato.ir.errors import BackendError, BoundsError, DTypeError, InputError, ShapeError
+from ostinato.ir.errors import BoundsError, DTypeError, InputError, ShapeError
+from ostinato.ir.evaluate import Rows, evaluate, read_only
 from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.rounding import round_to, widen
+from ostinato.ir.rounding import widen
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.views import extent_of
 
@@ -136,35 +137,21 @@ class _Run:
             _require(name, array, np.dtype(np.uint8), (*shape[:-1], tensor.dtype.nbytes(shape[-1])))
         if name in self.weights:
             if name not in self.widened:
-                self.widened[name] = _read_only(widen(array, tensor.dtype))
+                self.widened[name] = read_only(widen(array, tensor.dtype))
             if self.widened[name].shape != shape:
                 message = f"the widened weight has shape {list(self.widened[name].shape)}, expected {list(shape)}"
                 raise ShapeError(message, node=name, hint="use one dictionary for one set of weights")
-        return _read_only(array)
+        return read_only(array)
 
     def node(self, node: Node, observe: Observer | None) -> None:
         opdef = self.ops[node.op]
-        types = tuple(value.type for value in node.results)
         operands = [None if name is None else self._operand(name) for name in node.operands]
-        rows = self._rows(node)
-        if rows is None:
-            arrays = opdef.reference(operands, node.attrs, types)
-        else:
-            axis, count = rows
-            operands = [
-                self._leading(name, array, axis, count) for name, array in zip(node.operands, operands, strict=True)
-            ]
-            arrays = opdef.reference(operands, node.attrs, tuple(_shortened(tensor, axis, count) for tensor in types))
-        if len(arrays) != len(types):
-            message = f"the reference of {node.op} gave {len(arrays)} results, expected {len(types)}"
-            raise BackendError(message, node=node.name, hint="mend the operator table")
+        arrays = evaluate(node, opdef, self.graph.types, operands, self._rows(node))
         updates = dict(opdef.aliased(node.operands))
         for index, (value, array) in enumerate(zip(node.results, arrays, strict=True)):
-            tensor = value.type if rows is None else _shortened(value.type, *rows)
-            rounded = _rounded(node, value.name, array, tensor)
             before = node.operands[updates[index]] if index in updates else None
             behind = None if before is None else self.values[before]
-            self.values[value.name] = _read_only(_extended(rounded, value.type, behind))
+            self.values[value.name] = read_only(_extended(array, value.type, behind))
             if observe is not None:
                 observe(value.name, self.values[value.name])
         for result, operand in updates.items():
@@ -185,9 +172,9 @@ class _Run:
     def _operand(self, name: str) -> Array:
         if name in self.weights:
             return self.widened[name]
-        return _read_only(widen(self.values[name], self.graph.types[name].dtype))
+        return read_only(widen(self.values[name], self.graph.types[name].dtype))
 
-    def _rows(self, node: Node) -> tuple[str, int] | None:
+    def _rows(self, node: Node) -> Rows | None:
         """The leading axis of a node's work and how many of its rows are valid; None when all are."""
         extent = extent_of(self.graph, node, ops=self.ops)
         if extent is None:
@@ -201,11 +188,6 @@ class _Run:
                 raise BoundsError(message, node=count_name, hint="the count lies in [0, extent]")
         return axis, count
 
-    def _leading(self, name: str | None, array: Array | None, axis: str, count: int) -> Array | None:
-        if name is None or array is None or self.graph.types[name].axes[:1] != (axis,):
-            return array
-        return array[:count]
-
 
 def _require(name: str, array: Array, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
     if not isinstance(array, np.ndarray):
@@ -218,18 +200,6 @@ def _require(name: str, array: Array, dtype: np.dtype[np.generic], shape: tuple[
         raise ShapeError(f"expected shape {list(shape)}, found {list(array.shape)}", node=name)
 
 
-def _read_only(array: Array) -> Array:
-    if not array.flags.writeable:
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _shortened(tensor: TensorType, axis: str, count: int) -> TensorType:
-    return replace(tensor, shape=(count, *tensor.shape[1:])) if tensor.axes[:1] == (axis,) else tensor
-
-
 def _extended(array: Array, tensor: TensorType, before: Array | None) -> Array:
     """Rows behind the valid ones, up to the full extent: zeros, or those of the value that this one is an update of."""
     if array.shape == tensor.static_shape:
@@ -237,21 +207,3 @@ def _extended(array: Array, tensor: TensorType, before: Array | None) -> Array:
     full = np.zeros(tensor.static_shape, array.dtype) if before is None else before.copy()
     full[: array.shape[0]] = array
     return full
-
-
-def _rounded(node: Node, name: str, array: Array, tensor: TensorType) -> Array:
-    """The result of a reference in the dtype of its type; raises when it is of another shape or kind, which is a mistake of the table."""
-    found, wanted = np.asarray(array), tensor.dtype.numpy
-    if found.shape != tensor.static_shape:
-        message = f"the reference of {node.op} gave %{name} of shape {list(found.shape)}, its type is {tensor}"
-        raise BackendError(message, node=node.name, hint="mend the operator table, or verify the graph first")
-    if found.dtype == wanted:
-        return found
-    if tensor.dtype.is_float and found.dtype.kind in "fV":
-        return round_to(found, tensor.dtype)
-    if tensor.dtype.is_integer and found.dtype.kind in "iu":
-        limits = np.iinfo(wanted)
-        if found.size == 0 or (limits.min <= found.min() and found.max() <= limits.max):
-            return found.astype(wanted)
-    message = f"the reference of {node.op} gave %{name} as {found.dtype} values that {tensor} cannot hold"
-    raise BackendError(message, node=node.name, hint="mend the operator table")

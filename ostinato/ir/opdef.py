@@ -8,6 +8,7 @@ References see float32 arrays for f16, bf16 and block operands (float64 for f64)
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeGuard
@@ -28,10 +29,12 @@ __all__ = [
     "OperandTypes",
     "Sample",
     "SampleOperand",
+    "Sizes",
     "Tolerance",
     "View",
     "ViewRule",
     "complete_attributes",
+    "rows_of_first",
 ]
 
 Attr = int | float | bool | str | tuple[int, ...]
@@ -172,14 +175,32 @@ def _bytes_only(operands: OperandTypes, results: Sequence[TensorType], attrs: Ma
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a call is, as the ranges of rows and policies count it: `rows` of work, shared out among `batch` sequences, `sequence` each on average."""
+
+    rows: int
+    batch: int = 1
+
+    @property
+    def sequence(self) -> int:
+        return -(-self.rows // max(1, self.batch))
+
+
+def rows_of_first(operands: OperandTypes) -> Sizes:
+    """The product of all axes of the first operand but the last; one row for a vector or a scalar."""
+    first = operands[0]
+    return Sizes(1 if first is None else math.prod(first.static_shape[:-1]))
+
+
+@dataclass(frozen=True, slots=True)
 class OpDef:
     """One operator.
 
     `results` names the results; a trailing "*" ("y*") means one or more. `infer` returns the result types or raises a typed error that says expected and
     found. Aliasing is declared here and nothing else aliases: with a `view` rule, result 0 lies in the bytes of its operand; `must_alias` lists (result,
     operand) pairs that are the same bytes, and such an operand has no later reader; where it is optional, it is absent together with its result, which is
-    among the last ones. `extent` names the operand or result whose leading axis counts the
-    rows of work (the first result if empty). `cost` counts bytes alone unless given. `derivative` is reserved for training.
+    among the last ones. `extent` names the operand or result whose leading axis counts the rows of work (the first result if empty). `sizes` says how many rows
+    a call has, and of how many sequences. `cost` counts bytes alone unless given. `derivative` is reserved for training.
     """
 
     name: str
@@ -195,6 +216,7 @@ class OpDef:
     view: ViewRule | None = None
     must_alias: tuple[tuple[int, int], ...] = ()
     extent: str = ""
+    sizes: Callable[[OperandTypes], Sizes] = rows_of_first
     cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] = _bytes_only
     derivative: None = None
 

@@ -5,12 +5,34 @@ Every oracle goes through these two functions, so that there is one meaning of "
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import numpy as np
 
 from ostinato.ir.blocks import dequantize
 from ostinato.ir.types import Array, DType
 
-__all__ = ["round_to", "widen"]
+__all__ = ["plain_arithmetic", "round_to", "widen", "working"]
+
+_WORKING: ContextVar[type[np.float64 | np.float32]] = ContextVar("working", default=np.float64)
+
+
+def working() -> type[np.float64 | np.float32]:
+    """What references compute in: float64, and float32 within `plain_arithmetic`. What a contract says is float64 is so in both."""
+    return _WORKING.get()
+
+
+@contextmanager
+def plain_arithmetic() -> Iterator[None]:
+    """References called within are plain compositions in float32, the precision that kernels compute in: how far they are from the oracle is how far a kernel
+    may be, twice over."""
+    token = _WORKING.set(np.float32)
+    try:
+        yield
+    finally:
+        _WORKING.reset(token)
 
 
 def widen(array: Array, dtype: DType) -> Array:

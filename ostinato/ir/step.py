@@ -20,6 +20,7 @@ __all__ = [
     "RESERVED_KINDS",
     "WORKSPACE",
     "ByteRange",
+    "KernelCall",
     "Launch",
     "Region",
     "Step",
@@ -182,3 +183,20 @@ class Step:
             if operand is not None and operand.value == WORKSPACE:
                 return operand.range
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A step without addresses, whose `operands` it only counts: what may run on operands that differ from call to call."""
+
+    node: str
+    kernel: str
+    params: tuple[int | float, ...]
+    operands: int
+    kind: StepKind = StepKind.LAUNCH
+    launch: Launch | None = None
+
+    @staticmethod
+    def of(step: Step) -> KernelCall:
+        """What a step of a plan calls."""
+        return KernelCall(step.node, step.kernel, step.params, len(step.operands), step.kind, step.launch)

@@ -14,10 +14,12 @@ from dataclasses import dataclass, fields
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Evidence, Exactness
 from ostinato.ir.graph import Node
+from ostinato.ir.opdef import Sizes
+from ostinato.ir.selection_policy import SelectionPolicy
 from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import TensorType
 
-__all__ = ["NATURAL", "CallSite", "Impl", "Level", "Target"]
+__all__ = ["ANY", "NATURAL", "CallSite", "Extents", "Impl", "Level", "Target"]
 
 NATURAL = "row"
 """How a row's list of layouts spells the natural one, whatever the names of the axes."""
@@ -96,6 +98,39 @@ def _no_layout(site: CallSite) -> str | None:
     return None
 
 
+Range = tuple[int, int | None]
+"""Inclusive bounds; None: no upper one."""
+_ALL: Range = (0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The sizes of a call (`OpDef.sizes`) that a row is for: rows, sequences of a batch, and rows of a sequence, each within bounds that include their ends."""
+
+    rows: Range = _ALL
+    batch: Range = _ALL
+    sequence: Range = _ALL
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether another row must serve some sizes."""
+        return self != ANY
+
+    def refusal(self, sizes: Sizes) -> str | None:
+        """Which bound a call does not keep, None when it keeps all."""
+        for what, (low, high) in (("rows", self.rows), ("batch", self.batch), ("sequence", self.sequence)):
+            found = getattr(sizes, what)
+            if found < low or (high is not None and found > high):
+                bounds = f"{low} and more" if high is None else f"at most {high}" if not low else f"{low} to {high}"
+                noun = {"rows": "rows", "batch": "sequences", "sequence": "rows of a sequence"}[what]
+                return f"the row is for {bounds} {noun}, found {found}"
+        return None
+
+
+ANY = Extents()
+"""All sizes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Impl:
     """One implementation of an operator on one class of device, whose `architectures` it names ("host" for the CPU).
@@ -105,8 +140,10 @@ class Impl:
     layout they may have, the preferred one first (`NATURAL` may be among them); a name that is not listed has its natural layout. `result_layout` is a
     layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
     `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use. `launch` is the shape of the launch, a
-    pure function of the site too; a row of the host has none. `kind` is that of its steps: a launch of a kernel, or a product by the vendor's library.
-    `exactness` is what its results are equal to.
+    pure function of the site too; a row of the host has none. `kind` is that of its steps: a launch, or a product by the vendor's library.
+    `extents` are the sizes that it is for, as data; `accepts` judges the rest. `exactness` is what its results are equal to. `ahead` names
+    operands that its kernel may read while the step before still runs, which is lawful where no step of the run writes them: a kernel that is started early waits
+    before it touches anything else.
     """
 
     op: str
@@ -124,6 +161,8 @@ class Impl:
     launch: Callable[[CallSite], Launch] | None = None
     kind: StepKind = StepKind.LAUNCH
     exactness: Exactness = Exactness.TOLERANCE
+    ahead: tuple[str, ...] = ()
+    extents: Extents = ANY
     strided: frozenset[str] = frozenset()
     """Operands that may be strided views; all others must be contiguous."""
     priority: int = 0
@@ -153,6 +192,7 @@ class Target:
     """A device class and the device a plan is made for: its name, the rows it has, `device` ("host:0"), alignment in bytes of every planned buffer.
 
     `evidence` are the records that say which rows are right there; without them (None) rows are taken on trust, as a target that is made by hand is.
+    `preferences` are the selection policies that are known of its rows.
     """
 
     name: str
@@ -160,6 +200,12 @@ class Target:
     device: str
     alignment: int = 256
     evidence: Evidence | None = None
+    preferences: tuple[SelectionPolicy, ...] = ()
+
+    @property
+    def lowest(self) -> Level:
+        """The level of the plainest rows there are: what is left where no row is validated. `REFERENCE` where the numpy references run in plans."""
+        return min((row.level for row in self.rows), default=Level.READABLE)
 
     @property
     def rows_hash(self) -> str:
@@ -171,10 +217,8 @@ class Target:
         return tuple(row for row in self.rows if row.op == op)
 
     def ranked(self, op: str) -> tuple[Impl, ...]:
-        """The rows that may run an operator, in order of preference: higher level, then higher priority, then the order of the table; never because a row is
-        newest. Rows of level `reference` are the oracle and run nowhere but in the interpreter."""
-        rows = (row for row in self.rows_for(op) if row.level is not Level.REFERENCE)
-        return tuple(sorted(rows, key=lambda row: (-row.level, -row.priority)))
+        """The rows of an operator in order of preference: higher level, then higher priority, then the order of the table; never because a row is newest."""
+        return tuple(sorted(self.rows_for(op), key=lambda row: (-row.level, -row.priority)))
 
     def forced(self, op: str, wanted: str, node: str | None = None) -> tuple[Impl, ...]:
         """The row of that name, or the rows of that level, in order of preference. Raises `ConfigError`, naming those there are, where there is none."""
@@ -184,10 +228,16 @@ class Target:
         if not found:
             known = ", ".join(f"{row.name} ({row.level.name.lower()})" for row in rows) or "none"
             kind = "level" if wanted in _LEVELS else "row"
+            oracle = wanted == Level.REFERENCE.name.lower() and self.lowest > Level.REFERENCE
             raise ConfigError(
-                f"{self.name} has no {kind} {wanted!r} of {op}, which is forced",
+                f"{self.name} has no {kind} {wanted!r} of {op}, which is forced"
+                + (
+                    ": the reference is the oracle on the host and never runs in a plan of this device"
+                    if oracle
+                    else ""
+                ),
                 node=node,
-                hint=f"rows of {op}: {known}",
+                hint=f"{'readable is the plainest level here; ' if oracle else ''}rows of {op}: {known}",
             )
         return found
 

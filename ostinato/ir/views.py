@@ -26,6 +26,7 @@ __all__ = [
     "own_storage",
     "padded_operands",
     "row_refusal",
+    "types_refusal",
     "viewed",
 ]
 
@@ -218,5 +219,11 @@ def layout_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
 
 
 def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
-    """Why an implementation row cannot serve a call site, None when it can: its declared layouts and strides first, then its own predicate."""
-    return layout_refusal(row, site, opdef) or row.accepts(site)
+    """Why an implementation row cannot serve a call site, None when it can: its declared layouts and strides first, then its sizes and its own predicate."""
+    return layout_refusal(row, site, opdef) or types_refusal(row, site, opdef)
+
+
+def types_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
+    """The same, whatever the layouts and strides turn out to be: its declared sizes first, then its own predicate."""
+    refusal = row.extents.refusal(opdef.sizes(site.operands)) if row.extents.is_bounded else None
+    return refusal or row.accepts(site)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ostinato.ir.step import ByteRange
-from ostinato.ir.types import TensorType
+from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["TRANSFORMS", "WeightPart", "WeightSlot", "transform_of"]
+__all__ = ["TRANSFORMS", "PackSource", "WeightPart", "WeightSlot", "transform_of"]
 
-TRANSFORMS = ("none", "reorder_rows", "shift")
+TRANSFORMS = ("none", "reorder_rows", "shift", "transpose")
 
 
 def transform_of(*, reordered: bool, shift: float) -> str:
@@ -25,9 +25,9 @@ def transform_of(*, reordered: bool, shift: float) -> str:
 class WeightPart:
     """Rows [start, stop) of the checkpoint tensor `tensor`.
 
-    `transform` is "none"; "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted); or "shift": the
-    source names a number that is added to every stored value in float32 (Gemma stores its gains less 1). Loading refuses a part that says otherwise than its
-    source.
+    `transform` is "none"; "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted); "shift": the source
+    names a number that is added to every stored value in float32 (Gemma stores its gains less 1); or "transpose": the rows are the columns of a stored matrix of
+    floats, which is the graph's wish. Loading refuses a part that says otherwise than its source.
     """
 
     tensor: str
@@ -44,3 +44,12 @@ class WeightSlot:
     type: TensorType
     range: ByteRange
     parts: tuple[WeightPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackSource:
+    """Rows for a weight: `row_index` int64 gives the source row of each logical row; `data` uint8 holds row-major source rows of `dtype`."""
+
+    data: Array
+    dtype: DType
+    row_index: Array

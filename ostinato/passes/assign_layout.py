@@ -1,8 +1,10 @@
 """Gives every value its layout, and puts the copies that this needs into the graph where they can be seen and counted.
 
-Values lie in their logical order, with three exceptions, each taken only because implementation rows ask for it:
+Values lie in their logical order, with these exceptions, each taken only because implementation rows ask for it:
+- a copy that the graph makes itself goes where its operand lies in order anyway, and where the rows of all its readers read it as it lies;
 - a weight takes the packed layout that all its readers accept (an embedding tied to the head reads the packed head: stored once);
-- a result takes the layout its row would like (head-major from the rotation) when every reader has a row for it, so that no copy is left around attention;
+- a result takes the layout its row would like (head-major from the rotation) when every reader has a row for it that comes no later in its list, also where
+  it reads through views (a transpose to head-major is in order then), so that no copy is left around attention;
 - an operand that is a strided view, and that no row takes as it is, goes through an explicit `contiguous` node, shared by all its readers. So does an output.
 
 A view's layout is its own logical order; where its bytes lie is what its view rule says.
@@ -12,18 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import ClassVar
 
 from ostinato.ir.errors import LayoutError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
 from ostinato.ir.ops import OP
 from ostinato.ir.target import NATURAL, CallSite, Impl, Target
-from ostinato.ir.types import TensorType
-from ostinato.ir.views import StorageView, ViewTable, call_site, row_refusal
+from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.views import StorageView, ViewTable, call_site, padded_operands, row_refusal, viewed
 from ostinato.passes.choice import Candidates, RowChoice
-from ostinato.passes.rewrite import Names, rebuilt, with_types
+from ostinato.passes.rewrite import Names, overwritten_values, rebuilt, with_types
 
 __all__ = ["AssignLayout"]
+
+_COPY = "contiguous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +44,70 @@ class AssignLayout:
 
     def apply(self, graph: Graph, target: Target) -> Graph:
         """Raises `LayoutError` when the readers of one weight want different layouts, `ConfigError` for a forced row or level that does not exist."""
+        candidates = Candidates(target, self.choice)
+        graph = _without_needless_copies(graph, candidates)
         storage = ViewTable(graph)
         whole = _with_own_outputs(graph, storage)
         if whole is not graph:
             graph, storage = whole, ViewTable(whole)
-        readers = _Readers(graph, storage, Candidates(target, self.choice))
+        readers = _Readers(graph, storage, candidates)
         inputs = [_input(item, readers) for item in graph.inputs]
         nodes = [with_types(node, [_result(node, value, readers) for value in node.results]) for node in graph.nodes]
         laid_out = rebuilt(graph, nodes, inputs)
         return (
             laid_out
             if all(view.contiguous for view in storage.values())
-            else _with_copies(laid_out, readers.candidates)
+            else _with_copies(laid_out, candidates)
         )
 
 
+def _without_needless_copies(graph: Graph, candidates: Candidates) -> Graph:
+    """Copies that the graph makes itself are left out where they change no place of any element, or where all their readers read strided elements."""
+    asked = [node for node in graph.nodes if node.op == _COPY]
+    if not asked:
+        return graph
+    storage = ViewTable(graph)
+    kept = {*graph.outputs, *overwritten_values(graph)}
+    renamed: dict[str, str] = {}
+    for node in asked:
+        source = node.operands[0]
+        assert source is not None
+        if node.name in kept or source in kept:
+            continue
+        if storage[source].contiguous or all(
+            _reads_strided(graph, reader, node, storage[source], storage, candidates)
+            for reader in graph.users.get(node.name, ())
+        ):
+            renamed[node.name] = renamed.get(source, source)
+    if not renamed:
+        return graph
+    nodes = [
+        replace(node, operands=tuple(renamed.get(name or "", name) for name in node.operands))
+        for node in graph.nodes
+        if node.name not in renamed
+    ]
+    return rebuilt(graph, nodes)
+
+
+def _reads_strided(
+    graph: Graph,
+    reader: Node,
+    copy: Node,
+    place: StorageView,
+    storage: Mapping[str, StorageView],
+    candidates: Candidates,
+) -> bool:
+    """Whether the row that would serve a reader of a copy reads the elements where they lay before."""
+    if OP[reader.op].is_view:
+        return False
+    site = call_site(graph, reader, storage)
+    row = candidates.best(site)
+    seen = [place.strides if name == copy.name else own for name, own in zip_longest(reader.operands, site.strides)]
+    return row is not None and row_refusal(row, replace(site, strides=tuple(seen)), OP[reader.op]) is None
+
+
 class _Readers:
-    """For each non-view node, the rows that take its dtypes and sizes, in order of preference, whatever its layouts turn out to be."""
+    """For each non-view node, the rows that would serve it, in order of preference, whatever its layouts turn out to be."""
 
     def __init__(self, graph: Graph, storage: Mapping[str, StorageView], candidates: Candidates) -> None:
         self.graph = graph
@@ -67,7 +119,7 @@ class _Readers:
             if not OP[node.op].is_view:
                 site = call_site(graph, node, storage)
                 self.sites[node.name] = site
-                self.rows[node.name] = tuple(row for row in candidates.allowed(node) if row.accepts(site) is None)
+                self.rows[node.name] = candidates.usable(site)
 
     def of(self, name: str) -> tuple[Node, ...]:
         return self.graph.users.get(name, ())
@@ -149,11 +201,47 @@ def _result(node: Node, value: Value, readers: _Readers) -> TensorType:
 
 
 def _takes(reader: Node, name: str, layout: str, readers: _Readers) -> bool:
-    """Whether `reader` has a row that declares `layout` for every operand that is `name`."""
+    """Whether `reader` has a row that declares `layout` for every operand that is `name`; where it is a view, whether it and all that read it are served as
+    well as they are when the value lies in its logical order."""
     if OP[reader.op].is_view:
-        return False
+        return _takes_through(reader, name, layout, readers)
     operands = _operand_names(reader, name)
     return any(all(layout in row.layouts_of(operand) for operand in operands) for row in readers.rows[reader.name])
+
+
+def _takes_through(view: Node, name: str, layout: str, readers: _Readers) -> bool:
+    """Views of the value one after another, with its strides in that layout: all of them exist, and no reader's first row comes later for them."""
+    seen: dict[str, tuple[int, ...]] = {name: readers.graph.types[name].with_layout(layout).strides}
+    waiting = [view]
+    while waiting:
+        node = waiting.pop()
+        opdef = OP[node.op]
+        if opdef.view is None:
+            if not _serves_no_later(node, seen, readers):
+                return False
+            continue
+        source = viewed(node)
+        types = padded_operands(node, opdef, readers.graph.types)
+        try:
+            place = opdef.view(types, opdef.attributes(node.attrs), seen[source])
+        except LayoutError:  # a reshape of what is not in order then
+            return False
+        if node.name in readers.outputs and not is_contiguous(node.results[0].type, place.strides):
+            return False
+        seen[node.name] = place.strides
+        waiting += readers.of(node.name)
+    return True
+
+
+def _serves_no_later(node: Node, seen: Mapping[str, tuple[int, ...]], readers: _Readers) -> bool:
+    """Whether the first row that takes a node with these strides comes no later than the first that takes it as it is."""
+    site, rows, opdef = readers.sites[node.name], readers.rows[node.name], OP[node.op]
+    strides = tuple(seen.get(name or "", own) for name, own in zip_longest(node.operands, site.strides))
+    places = []
+    for found in (replace(site, strides=strides), site):
+        taken = (place for place, row in enumerate(rows) if row_refusal(row, found, opdef) is None)
+        places.append(next(taken, len(rows)))
+    return places[0] <= places[1]
 
 
 # strided views
@@ -181,7 +269,7 @@ def _with_own_outputs(graph: Graph, storage: Mapping[str, StorageView]) -> Graph
 
 
 def _contiguous(source: str, result: Value, reader: Node) -> Node:
-    return Node("contiguous", (source,), (result,), Attributes(), location=reader.location)
+    return Node(_COPY, (source,), (result,), Attributes(), location=reader.location)
 
 
 def _with_copies(graph: Graph, candidates: Candidates) -> Graph:

@@ -1,15 +1,15 @@
-"""What a pass is, and the record of a decision."""
+"""What a pass is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
+from ostinato.ir.decision import Decision
 from ostinato.ir.graph import Graph
-from ostinato.ir.target import Level, Target
+from ostinato.ir.target import Target
 
-__all__ = ["DecidingPass", "Decision", "Pass"]
+__all__ = ["DecidingPass", "Pass"]
 
 
 class Pass(Protocol):
@@ -25,15 +25,6 @@ class Pass(Protocol):
     optional: ClassVar[bool]
 
     def apply(self, graph: Graph, target: Target) -> Graph: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Why a node runs as it does: the chosen row's name and level, and (row, reason) for every other row of the operator."""
-
-    row: str
-    level: Level
-    rejected: tuple[tuple[str, str], ...]
 
 
 @runtime_checkable

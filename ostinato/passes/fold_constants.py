@@ -1,7 +1,8 @@
 """Work that does not depend on a run leaves the step.
 
 Nodes that read constants only are evaluated once with the operators' references and become constants, up to `most_bytes` a result (a table that is cheap to
-compute and large to store stays where it is). Work on weights goes to the load program where that can say it: a range of leading rows, or a rounding from f32.
+compute and large to store stays where it is). Work on weights goes to the load program where that can say it: ranges of leading rows, weights one after
+another along these, a matrix of floats transposed, or a rounding from f32.
 Any other node that reads weights only is refused, since it would repeat the same work in every step, unless it is named in `allow`. Outputs stay computed.
 """
 
@@ -92,15 +93,35 @@ def _evaluated(graph: Graph, nodes: Sequence[Node]) -> list[GraphInput]:
 
 def _loaded(node: Node, weights: dict[str, GraphInput]) -> GraphInput | None:
     """The node's result as a weight that the load program makes; None where it cannot."""
-    item = weights.get(node.operands[0] or "")
-    if item is None or not item.parts or len(node.operands) != 1:
+    items = [weights[name] for name in node.operands if name is not None and name in weights]
+    if len(items) != len(node.operands) or not all(item.parts for item in items):
         return None
-    source, result = item.value.type, node.results[0]
-    if node.op == "cast" and source.dtype is DType.F32 and result.type.dtype in (DType.BF16, DType.F16):
-        return replace(item, value=Value(node.name, result.type))
-    if node.op == "slice" and node.attrs["axis"] == 0 and node.attrs["step"] == 1 and result.type.shape[0] != 0:
-        return GraphInput(Value(node.name, result.type), item.role, parts=_rows(item.parts, node))
-    return None
+    source, result = items[0].value.type, node.results[0]
+    parts: tuple[WeightPart, ...] | None = None
+    match node.op:
+        case "cast" if source.dtype is DType.F32 and result.type.dtype in (DType.BF16, DType.F16):
+            parts = items[0].parts
+        case "slice" if node.attrs["axis"] == 0 and node.attrs["step"] == 1 and result.type.shape[0] != 0:
+            parts = _rows(items[0].parts, node)
+        case "concat" if node.attrs["axis"] == 0:
+            parts = tuple(part for item in items for part in item.parts)
+        case "transpose" if node.attrs["order"] == (1, 0):
+            parts = _transposed(items[0])
+    return None if parts is None else GraphInput(Value(node.name, result.type), Role.WEIGHT, parts=parts)
+
+
+def _transposed(item: GraphInput) -> tuple[WeightPart, ...] | None:
+    """The part that is all of a stored matrix the other way round; None for blocks, whose rows are whole, and for matrices of several parts."""
+    shape = item.value.type.static_shape
+    (first, *more) = item.parts
+    if (
+        more
+        or item.value.type.dtype.is_block
+        or first.transform != "none"
+        or (first.start, first.stop) != (0, shape[0])
+    ):
+        return None
+    return (WeightPart(first.tensor, 0, shape[1], "transpose"),)
 
 
 def _rows(parts: Sequence[WeightPart], node: Node) -> tuple[WeightPart, ...]:

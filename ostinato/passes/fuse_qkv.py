@@ -1,36 +1,51 @@
 """Projections of the same input become one: query, key and value, or any two or three.
 
-One pass over x serves them all, and the weights (and biases) become one input each whose parts are theirs, in order. Left alone: a set that mixes weight
-dtypes, result dtypes or biased with plain ones, and weights that are used elsewhere too. Results keep their names; the node stands where the first one stood.
+One pass over x serves them all, and the weights (and biases) become one input each whose parts are theirs, in order. All entries of a program join the same
+ones, since they share their weights; where a vendor's product is above the joint kernel, `unfuse_products` reads the joint weight by it. Left alone: a set
+that mixes weight dtypes, result dtypes or biased with plain ones, and weights that are used elsewhere too. Results keep their names; the node stands where the
+first one stood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Node
+from ostinato.ir.graph import Graph, GraphInput, Node
+from ostinato.ir.opdef import Attr
 from ostinato.ir.target import Target
-from ostinato.passes.rewrite import Names, fused_input, own_weight, replace_nodes, result_dtype, supported
+from ostinato.passes.choice import RowChoice
+from ostinato.passes.levels import Levels
+from ostinato.passes.rewrite import (
+    Names,
+    fused_input,
+    joint_product,
+    new_node,
+    own_weight,
+    replace_nodes,
+    result_dtype,
+)
 
 __all__ = ["FuseQkv"]
 
 
 @dataclass(frozen=True, slots=True)
 class FuseQkv:
-    """Up to `most` linears of one x are one `linear_split`, where the target has it."""
+    """Up to `most` linears of one x are one `linear_split`, or one product by the joint weight, where no level is lost."""
 
     most: int = 3
+    choice: RowChoice = field(default_factory=RowChoice)
 
     name: ClassVar[str] = "fuse_qkv"
-    requires: ClassVar[tuple[str, ...]] = ("canonical", "precision")
+    requires: ClassVar[tuple[str, ...]] = ("bound", "canonical", "precision")
     ensures: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[bool] = True
 
     def apply(self, graph: Graph, target: Target) -> Graph:
         names = Names(graph)
         types = dict(graph.types)
+        levels = Levels(graph, target, self.choice)
         replaced: dict[str, Node | None] = {}
         inputs: dict[str, GraphInput] = {}
         for group in _groups(graph):
@@ -45,7 +60,8 @@ class FuseQkv:
                     [item.value.name for item in new],
                     result_dtype(types[linears[0].operands[0] or ""], linears[0].results[0].type),
                 )
-                if not supported(target, fused, types, graph.extents):
+                joint = joint_product(fused, names.unique(fused.name), types)
+                if not (levels.allow(fused, linears, types) or levels.allow(joint, linears, types)):
                     continue
                 replaced.update((linear.name, None) for linear in linears)
                 replaced[linears[0].name] = fused
@@ -58,7 +74,9 @@ def _groups(graph: Graph) -> list[list[Node]]:
     """Linears that may become one, in program order."""
     found: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
-        if node.op != "linear" or any(own_weight(graph, name, node) is None for name in node.operands[1:]):
+        if node.op != "linear" or len(node.operands) > 3:
+            continue
+        if any(own_weight(graph, name, node) is None for name in node.operands[1:]):
             continue
         weight = graph.types[node.operands[1] or ""]
         dtypes = tuple(graph.types[name or ""].dtype for name in node.operands[1:])
@@ -77,5 +95,5 @@ def _fused(linears: Sequence[Node], weights: Sequence[str], dtype: str) -> Node:
     results = tuple(linear.results[0] for linear in linears)
     last = [value.type.axes[-1] or "_" for value in results]
     sizes = tuple(extent for extent in (value.type.shape[-1] for value in results) if isinstance(extent, int))
-    attrs = Attributes({"sizes": sizes, "dtype": dtype, "axes": "".join(last)})
-    return Node("linear_split", (linears[0].operands[0], *weights), results, attrs, location=linears[0].location)
+    attrs: Mapping[str, Attr] = {"sizes": sizes, "dtype": dtype, "axes": "".join(last)}
+    return new_node("linear_split", (linears[0].operands[0], *weights), results, attrs, linears[0].location)

@@ -1,25 +1,29 @@
 """Gate and up projections and their SwiGLU become one node over one weight, gate rows first.
 
-The two weights become one input whose parts are theirs, so the load program concatenates them and the step never sees two. Left alone: projections with a
-bias, intermediate results that something else reads or that are rounded below f32, and weights that are used elsewhere too (they would be stored twice).
+The two weights become one input whose parts are theirs, so the load program concatenates them and the step never sees two. All entries of a program join them,
+as in `fuse_qkv`. Left alone: projections with a bias, intermediate results that something else reads or that are rounded below f32, and weights that are used
+elsewhere too (they would be stored twice).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Node
+from ostinato.ir.graph import Graph, GraphInput, Node
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType
+from ostinato.passes.choice import RowChoice
+from ostinato.passes.levels import Levels
 from ostinato.passes.rewrite import (
     Names,
     fused_input,
+    joint_product,
+    new_node,
     overwritten_values,
     own_weight,
     replace_nodes,
     result_dtype,
-    supported,
 )
 
 __all__ = ["FuseSwiglu"]
@@ -27,16 +31,19 @@ __all__ = ["FuseSwiglu"]
 
 @dataclass(frozen=True, slots=True)
 class FuseSwiglu:
-    """`swiglu(linear(x, gate), linear(x, up))` is `linear_swiglu(x, gate rows then up rows)`, where the target has it."""
+    """`swiglu(linear(x, gate), linear(x, up))` is `linear_swiglu(x, gate rows then up rows)`, or a product by this weight, where no level is lost."""
+
+    choice: RowChoice = field(default_factory=RowChoice)
 
     name: ClassVar[str] = "fuse_swiglu"
-    requires: ClassVar[tuple[str, ...]] = ("canonical", "precision")
+    requires: ClassVar[tuple[str, ...]] = ("bound", "canonical", "precision")
     ensures: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[bool] = True
 
     def apply(self, graph: Graph, target: Target) -> Graph:
         names = Names(graph)
         types = dict(graph.types)
+        levels = Levels(graph, target, self.choice)
         replaced: dict[str, Node | None] = {}
         inputs: dict[str, GraphInput] = {}
         overwritten = overwritten_values(graph)
@@ -50,9 +57,10 @@ class FuseSwiglu:
                 continue
             weight = fused_input(weights, names)
             types[weight.value.name] = weight.value.type
-            attrs = Attributes({"dtype": result_dtype(types[x], result), "axis": result.axes[-1]})
-            fused = Node("linear_swiglu", (x, weight.value.name), node.results, attrs, location=node.location)
-            if supported(target, fused, types, graph.extents):
+            attrs = {"dtype": result_dtype(types[x], result), "axis": result.axes[-1]}
+            fused = new_node("linear_swiglu", (x, weight.value.name), node.results, attrs, node.location)
+            joint = joint_product(fused, names.unique(fused.name), types)
+            if levels.allow(fused, (gate, up), types) or levels.allow(joint, (gate, up), types):
                 replaced.update({gate.name: None, up.name: None, node.name: fused})
                 inputs.update({old.value.name: weight for old in weights})
         return replace_nodes(graph, replaced, inputs)

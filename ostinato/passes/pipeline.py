@@ -18,12 +18,18 @@ from ostinato.passes.cse import Cse
 from ostinato.passes.dead_code import DeadCode
 from ostinato.passes.fold_constants import FoldConstants
 from ostinato.passes.fuse_add_norm import FuseAddNorm
+from ostinato.passes.fuse_attention import FuseAttention
+from ostinato.passes.fuse_products import FuseBias, FuseNorm, FuseResidual
 from ostinato.passes.fuse_qkv import FuseQkv
+from ostinato.passes.fuse_rope_bias import FuseRopeBias
+from ostinato.passes.fuse_rope_store import FuseQkvRopeStore, FuseRopeStore
 from ostinato.passes.fuse_swiglu import FuseSwiglu
 from ostinato.passes.gate import Gate
+from ostinato.passes.policy import named_policy
 from ostinato.passes.precision import POLICIES, Precision
 from ostinato.passes.select_impl import SelectImpl
 from ostinato.passes.unfuse_products import UnfuseProducts
+from ostinato.passes.user_passes import inserted, user_passes
 
 __all__ = ["PASSES", "PipelineOptions", "describe", "pipeline", "settled_options"]
 
@@ -33,26 +39,39 @@ class PipelineOptions:
     """What shapes a lowered graph beside its target.
 
     `precision`: dtype policy of activations, "f32" or "bf16". `disable`: optional passes to leave out, by name. `choice`: rows and levels by hand. `fold`:
-    the pass that computes on constants while compiling, with its limits.
+    the pass that computes on constants while compiling, with its limits. `passes`: the user's own, each with the stage that it stands behind.
     """
 
     precision: str = "f32"
     disable: frozenset[str] = frozenset()
     choice: RowChoice = field(default_factory=RowChoice)
     fold: FoldConstants = field(default_factory=FoldConstants)
+    passes: tuple[tuple[str, Pass], ...] = ()
 
-    def extended(self, levels: Any, disable: Any) -> PipelineOptions:
-        """These options with more rows or levels forced (`RowChoice.and_forced`) and more passes left out; raises `ConfigError` for values of other kinds."""
+    def extended(self, levels: Any = None, disable: Any = (), policy: Any = None, passes: Any = ()) -> PipelineOptions:
+        """These options with more rows or levels forced (`RowChoice.and_forced`), more passes left out, another policy of numerics (None: the same) and more
+        passes of the user's (see `inserted`); raises `ConfigError` for values of other kinds."""
         if isinstance(disable, str) or not isinstance(disable, Iterable):
             raise ConfigError(f"disable is {disable!r}, expected a list of pass names")
         names = tuple(disable)
         if not all(isinstance(name, str) for name in names):
             raise ConfigError(f"disable is {names!r}, expected names of passes")
-        return replace(self, disable=self.disable | frozenset(names), choice=self.choice.and_forced(levels))
+        choice = self.choice.and_forced(levels)
+        if policy is not None:
+            choice = replace(choice, policy=named_policy(policy))
+        more = (*self.passes, *user_passes(passes))
+        inserted(pipeline(replace(self, passes=())), more)
+        return replace(self, disable=self.disable | frozenset(names), choice=choice, passes=more)
 
 
 def settled_options(
-    options: PipelineOptions | None, precision: str, levels: Any = None, disable: Any = ()
+    options: PipelineOptions | None,
+    precision: str,
+    *,
+    levels: Any = None,
+    disable: Any = (),
+    policy: Any = None,
+    passes: Any = (),
 ) -> PipelineOptions:
     """The options for a graph traced with that precision, extended; raises `ConfigError` for options of another precision or another kind."""
     asked = instance(options, PipelineOptions, "options") or PipelineOptions(precision)
@@ -61,24 +80,32 @@ def settled_options(
             f"options say precision {asked.precision!r}, the trace was made for {precision!r}",
             hint="give the precision to trace, and traced.precision to the options",
         )
-    return asked.extended(levels, disable)
+    return asked.extended(levels, disable, policy, passes)
 
 
 def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
-    """Every pass of the compiler, in the order in which they run."""
-    return (
+    """Every pass, in the order in which they run: the compiler's, which are these, and the user's between them."""
+    ours: tuple[Pass, ...] = (
         Canonicalize(),  # one spelling per meaning before any matching
         Precision(options.precision),  # dtypes are settled before anything is computed or compared by them
         options.fold,  # weight-only work leaves the step
         Cse(),  # after normal form, before fusion hides duplicates
-        FuseAddNorm(),
-        FuseSwiglu(),  # before fuse_qkv, which would take gate and up as two projections of one x
-        FuseQkv(),
+        FuseBias(options.choice),  # before projections are joined, which have a bias all or none
+        FuseSwiglu(options.choice),  # before fuse_qkv, which would take gate and up as two projections of one x
+        FuseQkv(choice=options.choice),
+        FuseRopeStore(options.choice),  # before products are unfused, whose columns its rows take strided
         UnfuseProducts(options.choice),  # after fusion joined the weights that all entries share
+        FuseQkvRopeStore(options.choice),  # after the vendor had its choice of products
+        FuseResidual(options.choice),  # before fuse_add_norm, which would take the sum
+        FuseNorm(options.choice),  # after projections are joined, whose norm is one
+        FuseAddNorm(options.choice),  # takes the sums and norms that no projection took
+        FuseRopeBias(options.choice),  # before fuse_attention, which reads heads in the order that this gives them
+        FuseAttention(options.choice),
         AssignLayout(options.choice),  # after fusion fixed the producers
         SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
         Gate(),
     )
+    return inserted(ours, options.passes) if options.passes else ours
 
 
 def describe(item: Pass) -> str:

@@ -8,25 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value
+from ostinato.ir.errors import OstinatoError
+from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value, trimmed
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
-from ostinato.ir.target import CallSite, Target
-from ostinato.ir.types import TensorType
-from ostinato.ir.views import call_site
+from ostinato.ir.types import DType, TensorType
 
 __all__ = [
     "Names",
     "fused_input",
     "infer",
+    "infers",
     "joined_name",
+    "joint_product",
+    "new_node",
     "overwritten_values",
     "own_weight",
     "rebuilt",
     "replace_nodes",
     "result_dtype",
-    "site_alone",
-    "supported",
+    "sole_reader",
     "with_attr",
     "with_types",
 ]
@@ -120,6 +121,45 @@ def infer(
     return OP[op].infer(tuple(None if name is None else types[name] for name in operands), attrs)
 
 
+def new_node(
+    op: str,
+    operands: Sequence[str | None],
+    results: Sequence[Value],
+    attrs: Mapping[str, Attr],
+    location: Location | None,
+) -> Node:
+    """A node in normal form: attributes complete and in schema order, no absent operand at the end."""
+    return Node(op, trimmed(operands), tuple(results), Attributes(OP[op].attributes(attrs)), location=location)
+
+
+def joint_product(node: Node, name: str, types: Mapping[str, TensorType]) -> Node:
+    """The `linear` called `name` over the whole weight of a `linear_split` or a `linear_swiglu`: all results of the one are its columns, gate and up of the other.
+
+    Those of gate and up are float32, as the operator has them inside. The axis of the columns is the one that all results have, or anonymous. For nodes without
+    a norm, which is fused later.
+    """
+    x = types[node.operands[0] or ""]
+    wide = node.results[0].type if "sizes" in node.attrs else node.results[0].type.with_dtype(DType.F32)
+    axes = {value.type.axes[-1] for value in node.results}
+    attrs = {"dtype": result_dtype(x, wide), "axis": axes.pop() if len(axes) == 1 else ""}
+    (tensor,) = infer("linear", node.operands, attrs, types)
+    return new_node("linear", node.operands, (Value(name, tensor),), attrs, node.location)
+
+
+def infers(node: Node, types: Mapping[str, TensorType]) -> bool:
+    """Whether the operator's rule gives the node's result types, layouts apart, from operands whose types are in `types`."""
+    try:
+        found = infer(node.op, node.operands, node.attrs, types)
+    except OstinatoError:
+        return False
+    return [tensor.with_layout(None) for tensor in found] == [value.type.with_layout(None) for value in node.results]
+
+
+def sole_reader(graph: Graph, name: str, reader: Node) -> bool:
+    """Whether a value is read by one node alone, through one operand, and is no output."""
+    return graph.users.get(name, ()) == (reader,) and reader.operands.count(name) == 1 and name not in graph.outputs
+
+
 def with_attr(node: Node, name: str, value: Attr) -> Node:
     """The node with one attribute changed; order and the other attributes stay."""
     return replace(node, attrs=Attributes({**node.attrs, name: value}))
@@ -146,20 +186,3 @@ def overwritten_values(graph: Graph) -> frozenset[str]:
                 found.add(name)
                 name = viewed.get(name)
     return frozenset(found)
-
-
-def supported(target: Target, node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]]) -> bool:
-    """Whether the target has a row that accepts `node`, its operands taken as contiguous; `types` has them, `extents` are the graph's.
-
-    Fusions ask before they replace nodes that have rows by one that may have none.
-    """
-    site = site_alone(node, types, extents)
-    return any(row.accepts(site) is None for row in target.rows_for(node.op))
-
-
-def site_alone(node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]]) -> CallSite:
-    """A node as rows see it, its operands taken as contiguous; `types` has them, `extents` are the graph's."""
-    inputs = tuple(
-        GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(node.operands) if name is not None
-    )
-    return call_site(Graph("alone", inputs, (node,), (node.name,), tuple(extents)), node)

@@ -9,16 +9,20 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ostinato.ir.errors import ConfigError, OstinatoError, PlanError
-from ostinato.ir.graph import Graph
+from ostinato.ir.checks import shown
+from ostinato.ir.decision import Counters, Decision, policy_counters
+from ostinato.ir.diagnostics import plain
+from ostinato.ir.errors import ConfigError, OstinatoError, PlanError, VerificationError
+from ostinato.ir.graph import Graph, Role
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.ir.verify import PHASES, verify
-from ostinato.passes.base import DecidingPass, Decision, Pass
+from ostinato.passes.base import DecidingPass, Pass
 from ostinato.passes.dead_code import DeadCode
+from ostinato.passes.origins import Origins
 from ostinato.passes.pipeline import PipelineOptions, describe, pipeline
 
 __all__ = ["PipelineReport", "Stage", "run_passes", "run_pipeline"]
@@ -49,6 +53,11 @@ class PipelineReport:
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
+    @property
+    def policies(self) -> Mapping[str, Counters]:
+        """How often each selection policy was taken and bypassed, among the nodes in its range."""
+        return policy_counters(self.decisions)
+
     def diff(self, stage: str) -> str:
         """What a stage changed, as a unified diff of the text form. Raises `ConfigError` without texts or for an unknown stage."""
         names = [item.name for item in self.stages]
@@ -63,11 +72,16 @@ class PipelineReport:
 
 
 def run_pipeline(
-    graph: Graph, target: Target, options: PipelineOptions | None = None, *, texts: bool = False
+    graph: Graph,
+    target: Target,
+    options: PipelineOptions | None = None,
+    *,
+    texts: bool = False,
+    stop_after: str | None = None,
 ) -> PipelineReport:
-    """Every pass of `pipeline.py` over a bound graph; see `run_passes` for what it raises."""
+    """Every pass of `pipeline.py` over a bound graph, or those up to the stage `stop_after`; see `run_passes` for what it raises."""
     chosen = PipelineOptions() if options is None else options
-    return run_passes(graph, target, pipeline(chosen), disable=chosen.disable, texts=texts)
+    return run_passes(graph, target, pipeline(chosen), disable=chosen.disable, texts=texts, stop_after=stop_after)
 
 
 def run_passes(
@@ -77,37 +91,92 @@ def run_passes(
     *,
     disable: frozenset[str] = frozenset(),
     texts: bool = False,
+    stop_after: str | None = None,
 ) -> PipelineReport:
-    """Applies `passes` in order, leaving out the optional ones named in `disable`.
+    """Applies `passes` in order, leaving out the optional ones named in `disable`, and those behind `stop_after` where it is given.
 
-    The first stage, `input`, is the given graph, verified. Raises `ConfigError` for a name that cannot be disabled, `PlanError` for a pass whose
-    requirement no earlier pass established, `VerificationError` naming the pass that broke a rule, and whatever a pass itself raises.
+    The first stage, `input`, is the given graph, verified. Raises `ConfigError` for a name that cannot be disabled and for a stage that does not exist,
+    `PlanError` for a pass whose requirement no earlier pass established, `VerificationError` naming the pass and the rules that it broke, and whatever a pass
+    itself raises, with a note that names the pass. What a failed pass leaves is dropped: graphs are values.
     """
     _check_disabled(passes, disable)
+    running = _until(passes, disable, stop_after)
     is_bound = not graph.dims
     facts = {"traced", "bound"} if is_bound else {"traced"}
     stages = [_stage(graph, target, facts, "input", None, time.perf_counter(), texts)]
     decisions: dict[str, Decision] = {}
-    for item in passes:
-        if item.name in disable:
-            continue
+    origins = Origins()
+    for item in running:
         if missing := [fact for fact in item.requires if fact not in facts]:
             hint = "bind the graph to a bucket first" if missing == ["bound"] else "run the pass that ensures it before"
             raise PlanError(f"pass {item.name} requires {missing} of @{graph.name}", hint=hint)
         start = time.perf_counter()
         before = graph
-        if isinstance(item, DecidingPass):
-            graph, found = item.decide(graph, target)
-            decisions.update(found)
-        else:
-            graph = item.apply(graph, target)
+        try:
+            if isinstance(item, DecidingPass):
+                graph, found = item.decide(graph, target)
+                decisions.update(found)
+            else:
+                graph = item.apply(graph, target)
+        except Exception as error:
+            error.add_note(f"raised by pass {item.name}")
+            raise
         if graph is not before:
+            _require_graph(item.name, graph)
             graph = DeadCode().apply(graph, target)
+            origins.follow(before, graph)
         facts.update(item.ensures)
         stages.append(_stage(graph, target, facts, item.name, before, start, texts))
-    alive = {name: decisions[name] for name in (node.name for node in graph.nodes) if name in decisions}
-    options = {item.name: describe(item) for item in passes if item.name not in disable}
+    nodes = {node.name: node for node in graph.nodes if node.name in decisions}
+    alive = {name: replace(decisions[name], origins=origins.of(node)) for name, node in nodes.items()}
+    options = {item.name: describe(item) for item in running}
     return PipelineReport(graph, tuple(stages), MappingProxyType(alive), MappingProxyType(options))
+
+
+def _until(passes: Sequence[Pass], disable: frozenset[str], stop_after: str | None) -> list[Pass]:
+    """The passes to run, in order."""
+    running = [item for item in passes if item.name not in disable]
+    names = ["input", *(item.name for item in running)]
+    if stop_after is None:
+        return running
+    if stop_after not in names:
+        raise ConfigError(f"there is no stage {stop_after!r} to stop after", hint=f"stages: {', '.join(names)}")
+    return running[: names.index(stop_after)]
+
+
+def _require_graph(name: str, found: object) -> None:
+    """Raises `VerificationError` for a pass that gave something else."""
+    if not isinstance(found, Graph):
+        raise VerificationError(
+            f"after pass {name}: expected a Graph, found {shown(found)}",
+            hint="a pass returns a new graph, or the one that it was given",
+        )
+
+
+def _check_interface(name: str, before: Graph, after: Graph) -> None:
+    """Raises `VerificationError` for a pass whose graph the caller would not know any more."""
+    expected, found = _interface(before), _interface(after)
+    if expected != found:
+        lost, new = sorted(expected - found), sorted(found - expected)
+        raise VerificationError(
+            f"after pass {name}: interface: inputs, state and outputs of @{before.name} are what its caller knows; "
+            f"expected {', '.join(lost) or 'no more'}, found {', '.join(new) or 'nothing in place of it'}",
+            hint="keep their names, shapes and dtypes; weights and constants may change",
+        )
+
+
+def _interface(graph: Graph) -> set[str]:
+    """What a caller gives and gets, as text: names, shapes and dtypes, whatever the layouts."""
+    inputs = [
+        f"{'carried ' if item.carried else ''}{item.role.value} %{item.value.name}: {plain(item.value.type)}"
+        for item in graph.inputs
+        if item.role in (Role.INPUT, Role.STATE)
+    ]
+    outputs = [
+        f"output {index} %{name}" + (f": {plain(graph.types[name])}" if name in graph.types else "")
+        for index, name in enumerate(graph.outputs)
+    ]
+    return {*inputs, *outputs}
 
 
 def _check_disabled(passes: Sequence[Pass], disable: frozenset[str]) -> None:
@@ -128,6 +197,8 @@ def _stage(
         except OstinatoError as error:
             error.message = f"after pass {name}: {error.message}"
             raise
+        if before is not None:
+            _check_interface(name, before, graph)
     text = print_graph(graph) if texts else None
     nodes_before = len(graph.nodes if before is None else before.nodes)
     return Stage(name, time.perf_counter() - start, nodes_before, len(graph.nodes), changed, text)

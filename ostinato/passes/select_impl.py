@@ -1,7 +1,7 @@
-"""Gives every node but views its implementation row: the first in order of preference that takes the node as it stands.
+"""Gives every node but views its implementation row: the first in order of preference that takes the node as it stands and is known to be right.
 
-Every decision is on record with all rejected rows and the reason for each. A node that no row takes is an error that lists all its reasons; the errors of all
-nodes are reported together. Nothing falls back to another device or level unseen.
+Every decision is a value, with the records that it rests on and every rejected row with the reason against it (`ir/decision.py`). A node that no row takes is an
+error that lists all its reasons; the errors of all nodes are reported together. Nothing falls back to another device or level unseen.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ostinato.ir.decision import Decision, Rejection
 from ostinato.ir.errors import BackendError
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.ops import OP
-from ostinato.ir.target import CallSite, Impl, Target
-from ostinato.ir.views import ViewTable, call_site, row_refusal
-from ostinato.passes.base import Decision
+from ostinato.ir.target import Target
+from ostinato.ir.views import ViewTable, call_site
 from ostinato.passes.choice import Candidates, RowChoice
 from ostinato.passes.rewrite import rebuilt
 
@@ -51,41 +51,26 @@ class SelectImpl:
             if OP[node.op].is_view:
                 nodes.append(node)
                 continue
-            row, rejected = _first_that_takes(call_site(graph, node, storage), candidates)
-            if row is None:
-                failures.append(_failure(node, target, rejected))
+            found = candidates.decide(call_site(graph, node, storage))
+            if not isinstance(found, Decision):
+                failures.append(_failure(node, target, found))
                 continue
-            decisions[node.name] = Decision(row.name, row.level, rejected)
-            nodes.append(node if node.impl == row.name else replace(node, impl=row.name))
+            decisions[node.name] = found
+            nodes.append(node if node.impl == found.row else replace(node, impl=found.row))
         if failures:
             raise BackendError(
                 f"{len(failures)} nodes of @{graph.name} have no implementation on {target.name}\n"
                 + "\n".join(failures),
-                hint="change the dtype or the shape named above, or allow more rows (levels, forced rows)",
+                hint="change the dtype or the shape named above, allow more rows (levels, policy), or validate those that have no record: "
+                "`ostinato evidence validate`",
             )
         return rebuilt(graph, nodes), decisions
 
 
-def _first_that_takes(site: CallSite, candidates: Candidates) -> tuple[Impl | None, tuple[tuple[str, str], ...]]:
-    node, opdef = site.node, OP[site.node.op]
-    allowed = candidates.allowed(node)
-    chosen: Impl | None = None
-    rejected: list[tuple[str, str]] = []
-    for row in candidates.of(node.op):
-        if row not in allowed:
-            rejected.append((row.name, candidates.left_out(node, row)))
-        elif chosen is not None:
-            rejected.append((row.name, f"{chosen.name} comes first"))
-        elif (reason := row_refusal(row, site, opdef)) is not None:
-            rejected.append((row.name, reason))
-        else:
-            chosen = row
-    return chosen, tuple(rejected)
-
-
-def _failure(node: Node, target: Target, rejected: tuple[tuple[str, str], ...]) -> str:
+def _failure(node: Node, target: Target, rejected: tuple[Rejection, ...]) -> str:
     where = f" at {node.location}" if node.location is not None else ""
     reasons = (
-        "\n".join(f"    {row}: {reason}" for row, reason in rejected) or f"    {target.name} has no row for {node.op}"
+        "\n".join(f"    {found.row}: {found.text}" for found in rejected)
+        or f"    {target.name} has no row for {node.op}"
     )
     return f"  %{node.name} = {node.op}{where}\n{reasons}"

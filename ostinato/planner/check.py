@@ -8,6 +8,7 @@ checker's own):
 - the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
 - a launch runs on a device of the class its row is for, with operands on that device; a copy runs where it writes and may read another device;
 - each read finds its own value, whole; what it claims to be early was not written in this run;
+- a launch that starts early does so by its row, and what that reads ahead of the step before is early;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
 - outside the arena only outputs (in `io`) and must-alias updates (of `state`, and of inputs that are carried) are written; inputs are bound apart from outputs;
 - steps that touch the same byte, one of them writing, are ordered by their lane or by signals and waits (vector clocks), so that the replay in list order
@@ -20,7 +21,7 @@ Every violation found is listed in one `PlanError`. A plan that is not proven is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ostinato.ir.errors import OstinatoError, PlanError
@@ -285,8 +286,16 @@ class _EntryChecker:
             elif self._check_operand(f"{at}: operand {index}", operand, use):
                 pairs.append((operand, use))
         self._check_sharing(at, pairs, row)
+        if step.launch is not None and step.launch.early:
+            self._check_ahead(at, pairs, row)
         self._touch(position, at, step, pairs)
         return None
+
+    def _check_ahead(self, at: str, pairs: list[tuple[StepOperand, Use]], row: Impl) -> None:
+        """What the kernel reads before it waits is claimed to be early, which `_read` proves, and not written by the step itself."""
+        for operand, use in pairs:
+            if use.name in row.ahead and operand.range.size and not (operand.early and not use.writes):
+                self._say(f"{at}: starts early and reads %{use.value} ahead, which a step of this run writes")
 
     def _check_call(self, at: str, step: Step, opdef: OpDef, row: Impl, site: CallSite) -> None:
         if (reason := row_refusal(row, site, opdef)) is not None:
@@ -298,8 +307,10 @@ class _EntryChecker:
         params = row.params(site)
         if [(type(p), repr(p)) for p in step.params] != [(type(p), repr(p)) for p in params]:
             self._say(f"{at}: has parameters {step.params}, row {row.identity} says {params}")
-        if step.launch != row.launch_of(site):
-            self._say(f"{at}: is launched as {step.launch}, row {row.identity} says {row.launch_of(site)}")
+        launch = row.launch_of(site)
+        late = None if launch is None else replace(launch, early=False)
+        if step.launch not in (launch, late):
+            self._say(f"{at}: is launched as {step.launch}, row {row.identity} says {launch}")
         self._check_place(at, step, self.target.device)
 
     def _check_place(self, at: str, step: Step, device: str) -> None:

@@ -6,7 +6,7 @@ Steps carry what the device needs and nothing else: kernel, byte ranges in the k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ostinato.ir.calls import NodeCall, result_names
 from ostinato.ir.graph import Graph, Node, Role
@@ -54,6 +54,7 @@ class Prepared:
     calls: Mapping[str, NodeCall]
     spaces: tuple[Space, ...]
     in_place: int
+    early: bool
 
     @property
     def problem(self) -> Problem:
@@ -102,7 +103,15 @@ class _Emitter:
                 reads, writes = name not in results or name in updated, name in results or name in updated
                 place = self.range_of(value, action.device)
                 operands.append(self._operand(value, place, reads=reads, writes=writes))
-        return self._done(action, call.kind, call.kernel, operands, call.params, call.launch)
+        return self._done(action, call.kind, call.kernel, operands, call.params, self._launch(call, operands))
+
+    def _launch(self, call: NodeCall, operands: Sequence[StepOperand | None]) -> Launch | None:
+        """Early only where the bytes that the kernel reads ahead are those that no step above has written."""
+        if call.launch is None or not call.launch.early:
+            return call.launch
+        named = zip(call.row.operands, operands, strict=True)
+        lawful = all(operand.early for name, operand in named if operand is not None and name in call.row.ahead)
+        return call.launch if self._prepared.early and lawful else replace(call.launch, early=False)
 
     def copy(self, action: Action) -> Step:
         own = self.range_of(action.source, self._prepared.storages.home_of(action.source))
@@ -271,10 +280,11 @@ def _arena_stats(prepared: Prepared, space: Space, outcome: Outcome, slots: Sequ
 
 
 def _is_strided_copy(call: NodeCall, opdef: OpDef) -> bool:
-    """Whether the node computes nothing and gathers an operand through strides."""
+    """Whether the node computes nothing and gathers an operand through strides into a value of its own; a store in a cache is no copy."""
     site = call.site
     strided = any(
         tensor is not None and strides is not None and not is_contiguous(tensor, strides)
         for tensor, strides in zip(site.operands, site.strides, strict=True)
     )
-    return strided and opdef.cost(site.operands, site.results, site.node.attrs).flops == 0
+    computes_nothing = opdef.cost(site.operands, site.results, site.node.attrs).flops == 0
+    return strided and computes_nothing and not opdef.must_alias

@@ -104,7 +104,10 @@ def prepare(
             buffers = [replace(buffer, lower=0, upper=len(actions)) for buffer in buffers]
         spaces.append(Space(device, here, work, Problem(tuple(buffers))))
     shared = share_regions([(graph.name, graph)], target.device, unit)
-    return Prepared(graph, graph_hash(graph), target, ops, shared, storages, actions, calls, tuple(spaces), joined)
+    hashed = graph_hash(graph)
+    return Prepared(
+        graph, hashed, target, ops, shared, storages, actions, calls, tuple(spaces), joined, settings.early
+    )
 
 
 def _behind(outcome: Outcome, ahead: int) -> Outcome:

@@ -22,9 +22,9 @@ class PlanSettings:
 
     `order`: "search" for an operator order that needs fewer bytes, "program" for the graph's own. `in_place`: results may take a dying operand's bytes.
     `reuse`: bytes serve one storage after another; without it every storage and workspace has its own, which is for finding faults. `guard`: bytes between
-    storages, and before the first and behind the last, that no step owns, which is for finding faults too. `memory_limit`: bytes of arena, guards included,
-    that the plan must fit in (None: as few as possible, without computing anything twice). `solver` and `limits`: who places the buffers and what that may
-    cost; a limit on nodes keeps the plan the same everywhere.
+    storages, and before the first and behind the last, that no step owns, which is for finding faults too. `early`: kernels of a GPU may start while the one before them still
+    runs, where that is proven to change nothing. `memory_limit`: bytes of arena, guards included, that the plan must fit in (None: as few as possible, without
+    computing anything twice). `solver` and `limits`: who places the buffers and what that may cost; a limit on nodes keeps the plan the same everywhere.
 
     Raises `ConfigError` for an unknown order or solver, a negative limit, negative guards and what is of another type.
     """
@@ -33,12 +33,13 @@ class PlanSettings:
     in_place: bool = True
     reuse: bool = True
     guard: int = 0
+    early: bool = True
     memory_limit: int | None = None
     solver: str = "native"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name, kind in (("in_place", bool), ("reuse", bool), ("solver", str), ("limits", Limits)):
+        for name, kind in (("in_place", bool), ("reuse", bool), ("early", bool), ("solver", str), ("limits", Limits)):
             if not isinstance(value := getattr(self, name), kind):
                 raise ConfigError(f"{name} is {value!r}", hint=f"give a {kind.__name__}")
         if self.order not in ORDERS:

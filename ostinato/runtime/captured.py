@@ -3,19 +3,18 @@
 All steps of an entry become one graph, or those that patterns name: then runs of named steps are graphs, and the steps between them are submitted one by one,
 in the same order of work. Every graph is read back and compared with the plan before it first runs (`conformance.py`): what is replayed is what was proven.
 
-A pattern is matched against the names of nodes part by part: "ffn" is every node with a part of that name, "layers.3" every node of that layer, "layers.*.attn"
-the attention of every layer. Parts may have wildcards.
+Patterns are matched against the names of nodes (`ir/naming.py`): "ffn", "layers.3", "layers.*.attn".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from time import perf_counter
 
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.interp import Observer
+from ostinato.ir.naming import matches
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.conformance import CaptureReport, TableFacts, examine_capture
 from ostinato.runtime.device import Device
@@ -118,7 +117,7 @@ def require_named(entries: Mapping[str, EntryPlan], patterns: Sequence[str]) -> 
     """Raises `ConfigError` for a pattern that names no step of any entry: one may have what another lacks."""
     names = list(dict.fromkeys(step.node for plan in entries.values() for step in plan.steps))
     for pattern in patterns:
-        if not any(_names(pattern, name) for name in names):
+        if not any(matches(pattern, name) for name in names):
             such = f", such as {names[len(names) // 2]!r}" if names else ""
             raise ConfigError(
                 f"capture={pattern!r} names no step",
@@ -133,19 +132,10 @@ def named_ranges(plan: EntryPlan, patterns: Sequence[str] | None) -> list[tuple[
     names = [step.node for step in plan.steps]
     found: list[tuple[int, int]] = []
     for position, name in enumerate(names):
-        if any(_names(pattern, name) for pattern in patterns):
+        if any(matches(pattern, name) for pattern in patterns):
             first, count = found[-1] if found else (position, 0)
             if first + count == position and found:
                 found[-1] = (first, count + 1)
             else:
                 found.append((position, 1))
     return found
-
-
-def _names(pattern: str, node: str) -> bool:
-    """Whether consecutive parts of a node's name match all parts of the pattern."""
-    wanted, parts = pattern.split("."), node.split(".")
-    return any(
-        all(fnmatchcase(part, glob) for part, glob in zip(parts[start:], wanted, strict=False))
-        for start in range(len(parts) - len(wanted) + 1)
-    )

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import numpy.typing as npt
 
+from ostinato.ir.step import KernelCall, StepKind
 from ostinato.ir.step import Launch as LaunchShape
-from ostinato.ir.step import Step, StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.weights import PackSource
 
 __all__ = [
     "Buffer",
@@ -23,10 +24,8 @@ __all__ = [
     "Device",
     "DeviceStream",
     "Graph",
-    "KernelCall",
     "Launch",
     "OrderedDevice",
-    "PackSource",
     "ResolvedStep",
     "Ring",
     "Table",
@@ -128,23 +127,6 @@ class ResolvedStep:
     launch: LaunchShape | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
-    """A step without addresses, whose `operands` it only counts: what may run on operands that differ from call to call."""
-
-    node: str
-    kernel: str
-    params: tuple[int | float, ...]
-    operands: int
-    kind: StepKind = StepKind.LAUNCH
-    launch: LaunchShape | None = None
-
-    @staticmethod
-    def of(step: Step) -> KernelCall:
-        """What a step of a plan calls."""
-        return KernelCall(step.node, step.kernel, step.params, len(step.operands), step.kind, step.launch)
-
-
 class CapturedNode(Protocol):
     """A node of a captured graph, read back: what the driver says will run."""
 
@@ -240,15 +222,6 @@ class Launch(Protocol):
         It runs in the order of the stream, of the device's default one where that is None, and may not be done on return.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PackSource:
-    """Rows for a weight: `row_index` int64 gives the source row of each logical row; `data` uint8 holds row-major source rows of `dtype`."""
-
-    data: Array
-    dtype: DType
-    row_index: Array
 
 
 class Device(Protocol):

@@ -16,15 +16,16 @@ import numpy as np
 
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import CapacityError, ConfigError, InputError, LifecycleError
+from ostinato.ir.explain import Explanation
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
-from ostinato.ir.step import Region
+from ostinato.ir.step import KernelCall, Region
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, by_name
 from ostinato.runtime.captured import CapturedRunner, require_named
 from ostinato.runtime.conformance import CaptureReport
-from ostinato.runtime.device import Device, KernelCall
+from ostinato.runtime.device import Device
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_counts, check_inputs, count_limits
 from ostinato.runtime.options import MODES, Route
@@ -128,6 +129,14 @@ class Executable:
             found = "no entry is named, and there are several" if name is None else f"no entry {name!r}"
             raise ConfigError(found, hint=f"entries: {', '.join(self.entries)}")
         return name
+
+    def explain(self, node: str) -> Explanation:
+        """Why nodes run as they do: the chosen row with the records behind it, and what speaks against every other, with the user's line.
+
+        `node` is a name, one that a fused node was made of too, an operator, or a pattern like "layers.0" or "layers.*.ffn"; "*" is every node. The answer
+        prints, and is data. Raises `ConfigError` where nothing has that name, with names that are like it.
+        """
+        return self.program.explain(node)
 
     def run(
         self, entry: str | None, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None

@@ -17,11 +17,10 @@ from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BackendError, DTypeError, InputError, LayoutError, OstinatoError, ShapeError
 from ostinato.ir.graph import Attributes, Node, Value, trimmed
 from ostinato.ir.opdef import Attr, OpDef
-from ostinato.ir.step import WORKSPACE, Launch, StepKind
+from ostinato.ir.step import WORKSPACE, KernelCall, Launch, StepKind
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import layout_refusal, row_refusal
-from ostinato.runtime.device import KernelCall
 from ostinato.runtime.forms import Form
 
 __all__ = ["CallPlan", "Forms", "call_site_of", "form_of_type", "plan_call", "serving_row"]

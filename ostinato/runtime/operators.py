@@ -26,7 +26,8 @@ from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.target import CallSite, Level
 from ostinato.ir.types import PACKED_LAYOUTS, TensorType
-from ostinato.runtime.device import Device, Launch, PackSource
+from ostinato.ir.weights import PackSource
+from ostinato.runtime.device import Device, Launch
 from ostinato.runtime.forms import CPU_MEMORY, Memory
 from ostinato.runtime.opened import OPENED, OpenedDevices
 from ostinato.runtime.operator_call import CallPlan, Forms, call_site_of, form_of_type, plan_call, serving_row

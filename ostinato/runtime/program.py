@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ostinato.ir.decision import Decision
+from ostinato.ir.evidence import Validations
+from ostinato.ir.explain import Explanation, explain
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType
@@ -18,7 +21,8 @@ __all__ = ["NoWeights", "Program"]
 class Program:
     """A proven plan, the graph of each entry's plan, the target whose rows they name, and where the weights come from.
 
-    Where values are computed again, `graphs` has the clones and `originals` the graph as it was before; of other entries it may have none.
+    Where values are computed again, `graphs` has the clones and `originals` the graph as it was before; of other entries it may have none. `decisions` say by
+    entry and node why each row was chosen, `validations` what was validated for it on first use.
     """
 
     plan: ProgramPlan
@@ -26,10 +30,16 @@ class Program:
     target: Target
     source: WeightSource
     originals: Mapping[str, Graph] = field(default_factory=dict)
+    decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict)
+    validations: Validations = Validations()
 
     def original(self, entry: str) -> Graph:
         """An entry's graph without clones."""
         return self.originals.get(entry, self.graphs[entry])
+
+    def explain(self, pattern: str) -> Explanation:
+        """Why the nodes of that name or pattern run as they do, in every entry; raises what `ir.explain.explain` raises."""
+        return explain({name: self.original(name) for name in self.plan.entries}, self.decisions, pattern)
 
 
 class NoWeights:

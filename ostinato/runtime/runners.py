@@ -17,11 +17,11 @@ from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.interp import Observer, interpret
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, Step
+from ostinato.ir.step import WORKSPACE, KernelCall, Step
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import StorageView, ViewTable
-from ostinato.runtime.device import Buffer, Device, KernelCall, Launch, Window
+from ostinato.runtime.device import Buffer, Device, Launch, Window
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions

@@ -1,6 +1,6 @@
 """Loading weights: the manifest's parts go from the mapped checkpoint straight into the weights region.
 
-Packing, row reordering, shifts and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the
+Packing, row reordering, shifts, transposes and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the
 weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
 """
 
@@ -14,9 +14,9 @@ from ostinato.ir.blocks import dequantize
 from ostinato.ir.errors import WeightsError
 from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
-from ostinato.ir.weights import WeightPart, WeightSlot, transform_of
+from ostinato.ir.weights import PackSource, WeightPart, WeightSlot, transform_of
 from ostinato.planner.plan import ProgramPlan
-from ostinato.runtime.device import Device, PackSource, WeightSource
+from ostinato.runtime.device import Device, WeightSource
 from ostinato.runtime.regions import SharedRegions, require_device, require_memory
 
 __all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight", "pack_part"]
@@ -69,6 +69,7 @@ def logical_weight(dtype: DType, parts: tuple[WeightPart, ...], source: WeightSo
             dequantize(raw.reshape(shape[0], -1), stored) if stored.is_block else raw.view(stored.numpy).reshape(shape)
         )
         _check_transform(part, source)
+        values = values.T if part.transform == "transpose" else values
         picked = values[_rows(part, source, part.start, part.stop)]
         if part.transform == "shift":
             picked = _shifted(picked, source.shift(part.tensor))
@@ -82,6 +83,7 @@ def _check_parts(slot: WeightSlot, source: WeightSource) -> None:
     rows = 0
     for part in slot.parts:
         shape = source.shape(part.tensor)
+        shape = shape[::-1] if part.transform == "transpose" else shape
         if not 0 <= part.start <= part.stop <= shape[0] or shape[1:] != slot.type.static_shape[1:]:
             raise WeightsError(
                 f"rows [{part.start}, {part.stop}) of {list(shape)} do not fit {slot.type}", node=part.tensor
@@ -96,7 +98,15 @@ def _check_transform(part: WeightPart, source: WeightSource) -> None:
     """Raises `WeightsError` unless the part's transform is what its source needs."""
     reordered, shift = source.row_order(part.tensor) is not None, source.shift(part.tensor)
     needed = transform_of(reordered=reordered, shift=shift)
-    if part.transform != needed:
+    if part.transform == "transpose":
+        if needed != "none" or len(source.shape(part.tensor)) != 2 or source.dtype(part.tensor).is_block:
+            found = f"{source.dtype(part.tensor).value}{list(source.shape(part.tensor))} with transform {needed!r}"
+            raise WeightsError(
+                f"expected a matrix of floats without a transform, found {found}",
+                node=part.tensor,
+                hint="a stored tensor of this kind is read as it lies; transpose what it is multiplied with",
+            )
+    elif part.transform != needed:
         raise WeightsError(
             f"the plan loads it with transform {part.transform!r}, the checkpoint needs {needed!r}",
             node=part.tensor,
@@ -127,7 +137,7 @@ def pack_part(
 ) -> None:
     """Packs one part of a slot as its logical rows from `first_row` on, in pieces."""
     data, dtype, shape = source.map(part.tensor), source.dtype(part.tensor), source.shape(part.tensor)
-    row_bytes = max(1, data.nbytes // max(1, shape[0]))
+    row_bytes = max(1, data.nbytes // max(1, shape[-1 if part.transform == "transpose" else 0]))
     chunk = max(32, PACK_CHUNK_BYTES // row_bytes // 32 * 32)
     for start in range(part.start, part.stop, chunk):
         stop = min(start + chunk, part.stop)
@@ -136,5 +146,8 @@ def pack_part(
         if part.transform == "shift":
             values = _shifted(data.view(dtype.numpy).reshape(shape)[rows], source.shift(part.tensor))
             piece = PackSource(values.reshape(-1).view(np.uint8), DType.F32, rows - rows[0])
+        elif part.transform == "transpose":
+            values = np.ascontiguousarray(data.view(dtype.numpy).reshape(shape)[:, start:stop].T)
+            piece = PackSource(values.reshape(-1).view(np.uint8), dtype, rows - rows[0])
         device.pack(slot.type, address, piece, first_row + start - part.start)
         source.release(part.tensor)

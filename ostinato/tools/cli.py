@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,15 +42,19 @@ __all__ = ["COMMANDS", "Command", "exit_code", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its name, the heading it is listed under, the function behind it, and the first line of that function's docstring."""
+    """A command: its name, the heading it is listed under, the function behind it, and the first line of that function's docstring.
+
+    The function of a `group` makes the application that has its commands.
+    """
 
     name: str
     panel: str
     module: str
     function: str
     summary: str
+    group: bool = False
 
-    def load(self) -> Callable[..., None]:
+    def load(self) -> Callable[..., Any]:
         """The function, its module imported. Raises what `load_function` raises."""
         return load_function(self.module, self.function)
 
@@ -80,6 +85,14 @@ COMMANDS = (
         _MEASURE,
         "compare_command",
         "Run the modes of a model side by side: bit-equal, within contract, or the first node that differs.",
+    ),
+    Command(
+        "evidence",
+        "Check",
+        "ostinato.tools.evidence.command",
+        "evidence_commands",
+        "List, show, validate, tune, prune and export the evidence ledger.",
+        group=True,
     ),
     Command(
         "doctor",
@@ -187,7 +200,10 @@ def _build(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     for command in COMMANDS:
-        if command.name == named:
+        if command.name == named and command.group:
+            load = command.load()
+            app.add_typer(load(), name=command.name, rich_help_panel=command.panel, help=inspect.getdoc(load))
+        elif command.name == named:
             app.command(command.name, rich_help_panel=command.panel)(command.load())
         else:
             app.command(command.name, rich_help_panel=command.panel, help=command.summary)(_listed)

@@ -10,6 +10,13 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ostinato.tools.conformance.report import ConformanceReport, LibraryInfo
+from ostinato.tools.evidence.report import (
+    EvidenceExportReport,
+    EvidenceListReport,
+    EvidencePruneReport,
+    EvidenceShowReport,
+    TuneReport,
+)
 from ostinato.tools.report import Report
 
 __all__ = [
@@ -461,9 +468,14 @@ REPORTS: Mapping[str, type[Report]] = {
     "doctor": DoctorReport,
     "embed": EmbedReport,
     "error": ErrorReport,
+    "evidence": EvidenceListReport,
+    "evidence_export": EvidenceExportReport,
+    "evidence_prune": EvidencePruneReport,
+    "evidence_record": EvidenceShowReport,
     "passes": PassesReport,
     "placement": PlacementReport,
     "plan": PlanReport,
     "run": RunReport,
+    "tune": TuneReport,
     "view": ViewReport,
 }

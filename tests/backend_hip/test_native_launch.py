@@ -11,8 +11,8 @@ import pytest
 from ostinato.backend_hip._native import Device, Launch, NativeError, Table
 from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.errors import BackendError, BoundsError
+from ostinato.ir.step import KernelCall
 from ostinato.ir.types import Array
-from ostinato.runtime.device import KernelCall
 from tests.backend_hip.test_native_process import run_program
 
 INVALID, OUT_OF_RANGE = 1, 2

@@ -48,7 +48,14 @@ TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
     ("gelu", [FLOAT, None, FLOAT], [HALF, HALF, 0, 0, 0]),
     ("add_bias", [FLOAT, FLOAT, None, FLOAT], [1 << 60, 16, 0]),
     ("fill", [FLOAT, None, FLOAT], [HALF, HALF, 1.0, 0]),
-    ("matmul", [FLOAT, FLOAT, None, FLOAT], [HALF, 1, HALF, 4, 4, 0, 0, 1.0, 0, 0, 0]),
+    (
+        "matmul",
+        [FLOAT, FLOAT, None, FLOAT],
+        [HALF, 1, HALF, 4, 4, 0, 0, 1.0, 0, 0, 0, 1, 1 << 34, 0, 4, 16, 0, 4, 1 << 34, 0, 4],
+    ),
+    # a result of as many entries as there are, all of them in one place
+    ("matmul", [FLOAT, FLOAT, None, FLOAT], [HALF, 1, 2, 2, 2, 0, 0, 1.0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 2, 0, 0, 2]),
+    ("repeat_pair", [FLOAT, FLOAT, None, FLOAT, FLOAT], [4, 1 << 20, 1 << 20, 1 << 20, 8, 1, 1]),
     ("concat", [FLOAT, FLOAT, *[None] * 7, FLOAT], [1, 1, LARGEST, LARGEST, *[0] * 6]),
     ("reduce_sum", [FLOAT, None, FLOAT, FLOAT], [HALF, HALF]),
     ("masked_mean", [FLOAT, INDEX, INDEX, None, FLOAT], [HALF, HALF, 2, 0]),

@@ -39,12 +39,20 @@ def matmul(
 ) -> Array:
     """a [E, J, M, K] and b [E, J, K, N], each stored the other way round where it is `turned`; or two matrices, whose count is of rows."""
     entries, each = a.shape[:2] if a.ndim == 4 else (1, 1)
+    shared = each // b.shape[1] if b.ndim == 4 else 1
     m, k = a.shape[:-3:-1] if turned[0] else a.shape[-2:]
     n = b.shape[-2 if turned[1] else -1]
     target = y_dtype or a.dtype
-    params = [entries, each, m, k, n, *map(int, turned), scale, NUMBER[a.dtype], NUMBER[target], int(a.ndim == 2)]
     y = poison((*a.shape[:-2], m, n), target)
+    params = [entries, each, m, k, n, *map(int, turned), scale, NUMBER[a.dtype], NUMBER[target], int(a.ndim == 2)]
+    params += [max(shared, 1), *steps(a), *steps(b), *steps(y)]
     return launch(unit, "matmul", [a, b, counter(count), y], params, writes=[3], status=status)[0]
+
+
+def steps(x: Array) -> list[int]:
+    """Elements between entries of the first batch axis, matrices and lines."""
+    lead = (x.shape[1] * x.shape[2] * x.shape[3], x.shape[2] * x.shape[3]) if x.ndim == 4 else (0, 0)
+    return [*lead, x.shape[-1]]
 
 
 def draw(rng: np.random.Generator, *shape: int, dtype: np.dtype[Any] = F32) -> Array:
@@ -132,10 +140,36 @@ def test_what_is_not_finite_stays_in_its_row_and_column(unit: str, rng: np.rando
 @each_unit
 def test_refusals(unit: str) -> None:
     a, b = np.zeros((4, 5), F32), np.zeros((5, 6), F32)
+    natural = [1, 0, 0, 5, 0, 0, 6, 0, 0, 6]
     for dtype in (3, 5, 16, -1):
-        params = [1, 1, 4, 5, 6, 0, 0, 1.0, dtype, 0, 1]
+        params = [1, 1, 4, 5, 6, 0, 0, 1.0, dtype, 0, 1, *natural]
         operands = [a, b, None, poison((4, 6), F32)]
         assert is_poison(launch(unit, "matmul", operands, params, writes=[3], status=INVALID)[0])
     short = [a, b[:4].copy(), None, poison((4, 6), F32)]
     params = [1, 1, 4, 5, 6, 0, 0, 1.0, 0, 0, 1]
-    assert is_poison(launch(unit, "matmul", short, params, writes=[3], status=INVALID)[0])
+    assert is_poison(launch(unit, "matmul", short, [*params, *natural], writes=[3], status=INVALID)[0])
+    for wrong in (
+        [0, *natural[1:]],  # shared by none
+        [2, *natural[1:]],  # by two of one
+        [1, 0, 0, 6, *natural[4:]],  # lines of a past its end
+        [1, 0, 0, 5, 0, 0, 7, 0, 0, 6],  # of b
+        [*natural[:9], 7],  # of y
+        [1, 0, 0, -5, *natural[4:]],
+    ):
+        whole = [a, b, None, poison((4, 6), F32)]
+        assert is_poison(launch(unit, "matmul", whole, [*params, *wrong], writes=[3], status=INVALID)[0])
+
+
+@each_unit
+@each_float
+def test_heads_are_read_and_written_where_they_lie(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    """Token-major values of two heads that three query heads each share, and a token-major context: the bits of the copies that it saves."""
+    batch, heads, groups, queries, keys, width = 2, 6, 2, 9, 70, 24
+    p, v = draw(rng, batch, heads, queries, keys, dtype=dtype), draw(rng, batch, keys, groups, width, dtype=dtype)
+    y = poison((batch, queries, heads, width), dtype)
+    params: list[int | float] = [batch, heads, queries, keys, width, 0, 0, 1.0, NUMBER[dtype], NUMBER[dtype], 0, 3]
+    params += [*steps(p), keys * groups * width, width, groups * width, queries * heads * width, width, heads * width]
+    found = launch(unit, "matmul", [p, v, None, y], params, writes=[3])[0]
+    repeated = np.ascontiguousarray(np.repeat(v.transpose(0, 2, 1, 3), 3, axis=1))
+    assert np.array_equal(bits(found), bits(matmul(unit, p, repeated).transpose(0, 2, 1, 3)))
+    assert np.array_equal(bits(matmul(unit, p, np.ascontiguousarray(v.transpose(0, 2, 1, 3)))), bits(matmul(unit, p, repeated)))

@@ -59,7 +59,7 @@ def device() -> Device:
 
 
 def test_module_facts() -> None:
-    assert _native.abi_version() == 1
+    assert _native.abi_version() == 2
     units = _native.isa_available()
     assert units[0] == "portable"
     assert len(set(units)) == len(units)

@@ -137,8 +137,9 @@ def test_no_operator_is_named_outside_its_entry() -> None:
 
 
 def test_attributes_are_completed_in_schema_order() -> None:
-    assert OP["linear_split"].attributes({"axes": "_", "sizes": (4,)}) == {"sizes": (4,), "dtype": "", "axes": "_"}
-    assert list(OP["linear_split"].attributes({"axes": "_", "sizes": (4,)})) == ["sizes", "dtype", "axes"]
+    complete = OP["linear_split"].attributes({"axes": "_", "sizes": (4,)})
+    assert complete == {"sizes": (4,), "dtype": "", "axes": "_", "eps": 0.0}
+    assert list(complete) == ["sizes", "dtype", "axes", "eps"]
     assert OP["scale"].attributes({"factor": 2}) == {"factor": 2.0}
     wrong: list[dict[str, Attr]] = [{}, {"factor": "2"}, {"factor": True}, {"factor": 1.0, "more": 1}]
     for attrs in wrong:

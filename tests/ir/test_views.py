@@ -144,7 +144,7 @@ def test_call_sites_see_strides_through_views_and_absent_operands() -> None:
 }"""
     )
     site = call_site(graph, graph.producers["y"])
-    assert site.strides == ((12, 1), None, None)
+    assert site.strides == ((12, 1), None, None, None, None)
     assert not site.has(2)
 
 

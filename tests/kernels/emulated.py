@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from ostinato.backend_hip.emulator.emulator import EmulatedModule, Emulator
+from ostinato.backend_hip.evidence.calls import Call
+from ostinato.backend_hip.evidence.rows import GUARD, Memory
 from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, KernelName, expanded, instance_of
 from ostinato.ir.errors import BoundsError
 from ostinato.ir.step import Launch
 from ostinato.ir.types import Array, TensorType
-from ostinato.runtime.device import PackSource
-from ostinato.tools.conformance.calls import Call
-from ostinato.tools.conformance.rows import GUARD, Memory
+from ostinato.ir.weights import PackSource
 
 __all__ = ["CACHE", "WAVES", "EmulatedMachine", "Kernel", "compiled", "emulator", "instances"]
 
 CACHE = Path(tempfile.gettempdir()) / f"ostinato-emulated-kernels-{os.getuid()}"
 WAVES = (32, 64)
+NOT_YET = 0xFF
+"""Every byte of what no step has written yet: NaN, and an index that is out of range."""
 
 
 @functools.cache
@@ -95,6 +97,7 @@ class EmulatedMachine:
                 status=status.ctypes.data,
                 step=6,
                 seed=self.seed,
+                earlier=_earlier_work(call, operands) if launch.early else None,
             )
         finally:
             self._mark(operands, "unpoison")
@@ -113,6 +116,24 @@ class EmulatedMachine:
 
     def __str__(self) -> str:
         return f"wave {self.wave} with seed {self.seed}"
+
+
+def _earlier_work(call: Call, operands: Sequence[Memory | None]) -> Callable[[], None]:
+    """Work that leaves in the operands what is there now, which none of them has before, but for those that the row reads ahead."""
+    late = [
+        memory
+        for name, memory in zip(call.row.operands, operands, strict=True)
+        if memory is not None and name not in call.row.ahead
+    ]
+    kept = [memory.bytes.copy() for memory in late]
+    for memory in late:
+        memory.bytes.fill(NOT_YET)
+
+    def work() -> None:
+        for memory, values in zip(late, kept, strict=True):
+            memory.bytes[:] = values
+
+    return work
 
 
 def instances(found: Iterable[Call]) -> set[Instance]:

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ostinato.backend_hip.evidence.calls import Call, calls
+from ostinato.backend_hip.evidence.rows import Mismatch, check, references
+from ostinato.backend_hip.evidence.samples import LARGE, arrays_of, well_typed
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.kernel_source import modules
 from ostinato.ir.errors import BoundsError, OstinatoError
 from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Impl
-from ostinato.tools.conformance.calls import Call, calls
-from ostinato.tools.conformance.rows import Mismatch, check, references
-from ostinato.tools.conformance.samples import LARGE, arrays_of, well_typed
 from tests.kernels.emulated import WAVES, EmulatedMachine, compiled, instances
 
 KERNEL_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.LAUNCH]

@@ -14,6 +14,8 @@ import pytest
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.evidence.calls import Call, calls, is_strided
+from ostinato.backend_hip.evidence.rows import DeviceMachine, Mismatch, check, references
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.errors import OstinatoError
@@ -21,8 +23,6 @@ from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import materialise
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import NATURAL, Impl
-from ostinato.tools.conformance.calls import Call, calls, is_strided
-from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, check, references
 
 HOST_ROWS = [row for row in ROWS if "host" in row.architectures]
 UNITS = list(_native.isa_available())

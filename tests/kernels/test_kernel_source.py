@@ -50,7 +50,7 @@ def test_an_entry_point_has_operands_parameters_and_status_in_order() -> None:
     instance = instance_of("norm/norm:rms_norm<f32,bf16>", 4, (3, 1, 64, 1e-5), LAUNCH)
     assert instance.text == (
         "KERNEL(rms_norm_f32_bf16, 256, (void* a0, void* a1, void* a2, void* a3, i64 p0, i64 p1, i64 p2, f64 p3, u32* status, u32 step), "
-        "(rms_norm<f32, bf16>(Pointer{a0}, Pointer{a1}, Pointer{a2}, Pointer{a3}, p0, p1, p2, p3, Status{status, step})))"
+        "(rms_norm<f32, bf16>(Pointer{a0}, Pointer{a1}, Pointer{a2}, Pointer{a3}, p0, p1, p2, p3, Start{status, step})))"
     )
 
 

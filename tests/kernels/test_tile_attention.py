@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from ostinato.backend_hip.evidence.calls import Call, calls
+from ostinato.backend_hip.evidence.rows import Memory, check, references
+from ostinato.backend_hip.evidence.samples import arrays_of
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.kernel_source import modules
 from ostinato.ir.opdef import Sample
@@ -14,9 +17,6 @@ from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import floats, indices, valid
 from ostinato.ir.target import Impl
 from ostinato.ir.types import Array, DType
-from ostinato.tools.conformance.calls import Call, calls
-from ostinato.tools.conformance.rows import Memory, check, references
-from ostinato.tools.conformance.samples import arrays_of
 from tests.kernels.emulated import WAVES, EmulatedMachine, compiled, instances
 
 OPERATOR = OP["attention_packed"]

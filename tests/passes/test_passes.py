@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ostinato.backend_hip.target import host_target
+from ostinato.ir.decision import Against
 from ostinato.ir.errors import BackendError, ConfigError, DTypeError, LayoutError, PlanError, VerificationError
 from ostinato.ir.graph import Graph, Role, Value
 from ostinato.ir.target import Level, Target
@@ -56,7 +57,7 @@ def test_a_pass_runs_only_after_what_it_requires() -> None:
     symbolic = Builder("symbolic")
     symbolic.value("x", (Dim("N", 1, 8), 4))
     symbolic.add("silu", ("x",), "y")
-    with pytest.raises(PlanError, match=r"unfuse_products requires.*bound.*\n.*bind the graph"):
+    with pytest.raises(PlanError, match=r"fuse_bias requires.*bound.*\n.*bind the graph"):
         run_pipeline(symbolic.graph(("y",)), HOST)
 
 
@@ -88,10 +89,10 @@ def test_early_passes_work_on_symbolic_graphs() -> None:
         builder.add("linear", ("x", builder.weight(f"{name}.weight", (16, 32), "_C")), name)
     builder.add("add", ("q", "k"), "s")
     builder.add("rms_norm", ("s", builder.weight("gain", (16,))), "y", eps=1e-5)
-    early = pipeline()[: [item.name for item in pipeline()].index("unfuse_products")]
-    fused = run_passes(builder.graph(("y",)), HOST, early).graph
-    assert ops(fused) == ["linear_split", "add_rms_norm"]
-    assert ops(lowered(fused.bind({"N": 3}))) == ["linear_split", "add_rms_norm"]
+    early = pipeline()[: ["bound" in item.requires for item in pipeline()].index(True)]
+    graph = run_passes(builder.graph(("y",)), HOST, early).graph
+    assert ops(graph) == ["linear", "linear", "add", "rms_norm"]
+    assert ops(lowered(graph.bind({"N": 3}))) == ["linear_split", "add_rms_norm"]
 
 
 @pytest.mark.parametrize("item", [p for p in pipeline() if not isinstance(p, Gate)], ids=lambda p: p.name)
@@ -317,7 +318,9 @@ def test_rows_are_forced_by_operator_or_node() -> None:
         "host",
     )
     assert report.graph.types["layers.0.q_rotated"].is_natural
-    assert dict(report.decisions["layers.0.q_rotated"].rejected)["host_head_major"] == "row host is forced"
+    left_out = report.decisions["layers.0.q_rotated"].against("host_head_major")
+    assert left_out is not None
+    assert (left_out.reason, left_out.text) == (Against.FORCED, "row host is forced")
     assert (
         report.options["select_impl"] == "select_impl{choice=[rope_split_half@host, layers.0.attn_norm@host_all_rows]}"
     )
@@ -341,10 +344,15 @@ def test_higher_levels_come_first_until_a_limit_is_set() -> None:
     graph = builder.graph(("y",))
     report = run_pipeline(graph, target)
     assert report.graph.nodes[0].impl == "host"
-    assert report.decisions["y"].rejected == (("simple", "host comes first"),)
+    assert [(found.row, found.reason, found.text) for found in report.decisions["y"].rejected] == [
+        ("simple", Against.ORDER, "host comes first"),
+        ("oracle", Against.ORDER, "host comes first"),
+    ]
     limited = run_pipeline(graph, target, PipelineOptions(choice=RowChoice(limits=(("*", Level.READABLE),))))
     assert limited.graph.nodes[0].impl == "simple"
-    assert limited.decisions["y"].rejected == (("host", "level tuned is above the level allowed"),)
+    found = limited.decisions["y"].against("host")
+    assert found is not None
+    assert (found.reason, found.text) == (Against.FORCED, "level tuned is above the level allowed")
 
 
 def test_the_gate_reports_everything_at_once() -> None:

@@ -124,7 +124,7 @@ def test_the_report_tells_stages_decisions_and_differences() -> None:
     assert set(report.decisions) == worked
     rotated = report.decisions["layers.0.q_rotated"]
     assert rotated.row == "host_head_major"
-    assert any(row == "host" and "natural layout" in reason for row, reason in rotated.rejected)
+    assert any(found.row == "host" and "natural layout" in found.text for found in rotated.rejected)
 
 
 def test_passes_are_known_by_name() -> None:

@@ -36,9 +36,13 @@ def lowered(config: Config, target: Target = GPU, **levels: str) -> Graph:
     return run_pipeline(decoder(config), target, PipelineOptions(choice=choice)).graph
 
 
-def test_many_rows_go_to_the_vendor_part_by_part() -> None:
-    found = products(lowered(WIDE))
-    assert found == [("linear", "hip_vendor")] * 7 + [("linear", "hip_few_rows")]
+def test_many_rows_go_to_the_vendor() -> None:
+    """Parts of q, k and v whose readers take no strided heads; gate and up as one, of which SwiGLU reads columns."""
+    graph = lowered(WIDE)
+    assert products(graph) == [("linear", "hip_vendor")] * 6 + [("linear", "hip_few_rows")]
+    joint = graph.producers["layers.0.swiglu.gate_up"]
+    assert joint.operands[1:] == ("layers.0.gate_proj_up_proj.weight",)
+    assert [node.op for node in graph.users[joint.name]] == ["slice", "slice"]
     few = [op for op, _ in products(lowered(FEW))]
     assert few == ["linear_split", "linear", "linear_swiglu", "linear", "linear"]
 
@@ -84,7 +88,7 @@ def test_the_parts_give_what_the_whole_gives(dtype: str, rng: np.random.Generato
     b.add("linear_swiglu", ("x", "u"), "y", dtype=dtype, axis="F")
     graph = b.graph((*split, "y"))
     parts = UnfuseProducts().apply(graph, GPU)
-    assert [node.op for node in parts.nodes].count("linear") == 5
+    assert [node.op for node in parts.nodes].count("linear") == 4
     assert parts.outputs == graph.outputs
     assert [parts.types[name] for name in parts.outputs] == [graph.types[name] for name in graph.outputs]
     values: dict[str, Array] = {

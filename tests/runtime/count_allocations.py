@@ -18,8 +18,8 @@ from ostinato import ops
 from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OPS
+from ostinato.ir.step import KernelCall
 from ostinato.runtime.batch import Piece, pack
-from ostinato.runtime.device import KernelCall
 from ostinato.runtime.encode import pack_texts
 from ostinato.runtime.generation import Generator
 from ostinato.runtime.runners import PlannedRunner

@@ -18,8 +18,8 @@ from ostinato.backend_hip.target import host_target
 from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops.samplers import materialise
 from ostinato.ir.rounding import round_to, widen
+from ostinato.ir.step import KernelCall
 from ostinato.ir.types import PACKED_LAYOUTS, Array, DType, TensorType
-from ostinato.runtime.device import KernelCall
 
 __all__ = ["Arguments", "Guarded", "Recording", "arguments", "check_result", "has_names", "reference"]
 

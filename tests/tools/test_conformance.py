@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ostinato.backend_hip.device import HostDevice, HostLaunch
+from ostinato.backend_hip.evidence.samples import random_samples, well_typed
 from ostinato.backend_hip.steps import LaunchCall
 from ostinato.backend_hip.target import hip_target
 from ostinato.ir.errors import BackendError
@@ -23,7 +24,6 @@ from ostinato.tools.conformance import command, operators, replay
 from ostinato.tools.conformance.command import run_conformance
 from ostinato.tools.conformance.operators import rows_of, run_rows
 from ostinato.tools.conformance.report import ConformanceReport, RowVerdict
-from ostinato.tools.conformance.samples import random_samples, well_typed
 from tests.tools.conftest import Result
 
 Run = Callable[..., Result]

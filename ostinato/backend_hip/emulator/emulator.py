@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ostinato.backend_hip.kernel_source import COMPILE_OPTIONS, source_hash
@@ -21,7 +21,7 @@ from ostinato.ir.step import Launch
 __all__ = ["EmulatedModule", "Emulator"]
 
 _FOLDER = Path(__file__).resolve().parent
-_HEADERS = ("emulator.h", "fibre.h")
+_HEADERS = ("emulator.h", "blocks.h", "fibre.h")
 _MESSAGE_BYTES = 1024
 _OPTIONS = (
     *COMPILE_OPTIONS["emulator"],
@@ -41,6 +41,7 @@ class EmulatedModule:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._library = ctypes.CDLL(str(path))
+        self._library.ostinato_emulator_begin.restype = ctypes.c_void_p
 
     def launch(
         self,
@@ -52,11 +53,13 @@ class EmulatedModule:
         status: int,
         step: int = 0,
         seed: int = 0,
+        earlier: Callable[[], None] | None = None,
     ) -> None:
         """Runs a kernel over its grid, in an order that `seed` chooses.
 
-        `operands` are addresses, 0 where absent; `status` is the address of the status word. Raises `BackendError` for a kernel that the module does not
-        have, and for what a GPU would leave undefined: threads that do not meet at a barrier or a shuffle, a block that is not whole waves.
+        `operands` are addresses, 0 where absent; `status` is the address of the status word. `earlier` is the work in front of the kernel, before which some
+        of its blocks begin and wait. Raises `BackendError` for a kernel that the module does not have, and for what a GPU would leave undefined: threads that
+        do not meet at a barrier or a shuffle, or end without waiting for earlier work, a block that is not whole waves.
         """
         kernel = getattr(self._library, symbol, None)
         if kernel is None:
@@ -69,15 +72,23 @@ class EmulatedModule:
         ]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        failed = self._library.ostinato_emulator_launch(
+        begun = self._library.ostinato_emulator_begin(
             kernel,
             (ctypes.c_uint32 * 3)(*launch.grid),
             (ctypes.c_uint32 * 3)(*launch.block),
             arguments,
             ctypes.c_uint64(seed),
+            ctypes.c_int(earlier is not None),
             message,
             ctypes.c_size_t(_MESSAGE_BYTES),
         )
+        failed = begun is None
+        if begun is not None:
+            if earlier is not None:
+                earlier()
+            failed = self._library.ostinato_emulator_finish(
+                ctypes.c_void_p(begun), message, ctypes.c_size_t(_MESSAGE_BYTES)
+            )
         if failed:
             raise BackendError(f"{symbol}: {message.value.decode()}")
 

@@ -9,6 +9,7 @@ from ostinato.backend_hip.impls.matmul import MATMUL_ROWS
 from ostinato.backend_hip.impls.movement import MOVEMENT_ROWS
 from ostinato.backend_hip.impls.norm import NORM_ROWS
 from ostinato.backend_hip.impls.reduce import REDUCE_ROWS
+from ostinato.backend_hip.impls.rope_store import ROPE_STORE_ROWS
 from ostinato.backend_hip.impls.rotary import ROTARY_ROWS
 from ostinato.backend_hip.impls.selection import SELECTION_ROWS
 from ostinato.ir.target import Impl
@@ -20,6 +21,7 @@ ROWS: tuple[Impl, ...] = (
     *MATMUL_ROWS,
     *NORM_ROWS,
     *ROTARY_ROWS,
+    *ROPE_STORE_ROWS,
     *ATTENTION_ROWS,
     *ELEMENTWISE_ROWS,
     *MOVEMENT_ROWS,

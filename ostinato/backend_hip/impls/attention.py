@@ -12,17 +12,17 @@ from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ATTENTION_ROWS", "bidirectional_accepts", "dense_accepts", "packed_accepts", "store_accepts"]
+__all__ = ["ATTENTION_ROWS", "MAX_WIDTH", "bidirectional_accepts", "dense_accepts", "packed_accepts", "store_accepts"]
 
 _INDICES = (DType.I32,)
-_MAX_WIDTH = 1024
+MAX_WIDTH = 1024
 
 
 def _head_width(site: CallSite) -> str | None:
     width = site.operand(0).shape[-1]
     return (
-        f"the head width must be at most {_MAX_WIDTH}, found {width}"
-        if isinstance(width, int) and width > _MAX_WIDTH
+        f"the head width must be at most {MAX_WIDTH}, found {width}"
+        if isinstance(width, int) and width > MAX_WIDTH
         else None
     )
 

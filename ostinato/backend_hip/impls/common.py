@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 
+from ostinato.ir.ops import OP
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType, TensorType
 
@@ -25,13 +27,16 @@ __all__ = [
     "Predicate",
     "all_of",
     "all_rows_twin",
+    "even_rows",
     "first_reason",
     "fixed",
     "flat",
     "foldable_count",
     "need_dtype",
     "number",
+    "row_step",
     "rows_and_width",
+    "without",
 ]
 
 HOST_ARCHITECTURE = "host"
@@ -77,6 +82,16 @@ def need_dtype(name: str, tensor: TensorType, allowed: Iterable[DType]) -> str |
     return f"{name} must be {' or '.join(dtype.value for dtype in allowed)}, found {tensor.dtype.value}"
 
 
+def without(*names: str) -> Predicate:
+    """The reason when one of these optional operands is there: the kernel has no operand for it."""
+
+    def accepts(site: CallSite) -> str | None:
+        present = (spec.name for index, spec in enumerate(OP[site.node.op].operands) if site.has(index))
+        return next((f"the kernel takes no {name}" for name in present if name in names), None)
+
+    return accepts
+
+
 def foldable_count(inner: int = 1) -> Predicate:
     """The reason when the kernel's rows (all axes of the first operand but the last `inner`) are not the axis that is partly valid."""
 
@@ -90,6 +105,34 @@ def foldable_count(inner: int = 1) -> Predicate:
             return None
         last = tensor.rank - inner - 1
         return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {last} of {tensor}"
+
+    return accepts
+
+
+def row_step(site: CallSite, index: int) -> int | None:
+    """Elements from one row of an operand to the next, whatever axes its rows are folded of; None where they have no one distance or are not contiguous. A
+    vector is a column of single elements, as `rows_and_width` has it."""
+    shape, strides = site.operand(index).static_shape, site.strides[index]
+    if strides is None or not shape:
+        return 1 if not shape else None
+    if len(shape) > 1 and shape[-1] > 1 and strides[-1] != 1:
+        return None
+    rows = [(extent, stride) for extent, stride in zip(shape, strides, strict=True)]
+    outer = [(extent, stride) for extent, stride in (rows[:-1] if len(rows) > 1 else rows) if extent != 1]
+    if any(outside != stride * extent for (_, outside), (extent, stride) in pairwise(outer)):
+        return None
+    return outer[-1][1] if outer else shape[-1]
+
+
+def even_rows(*operands: str) -> Predicate:
+    """The reason when the rows of one of the first operands, which have these names, are not contiguous or not at one distance of each other."""
+
+    def accepts(site: CallSite) -> str | None:
+        for index, name in enumerate(operands):
+            if row_step(site, index) is None:
+                strides = list(site.strides[index] or ())
+                return f"{name} must have contiguous rows at one distance, found {site.operand(index)} with strides {strides}"
+        return None
 
     return accepts
 

@@ -1,12 +1,14 @@
 """Rows of the elementwise operators: activations, arithmetic, casts.
 
 Outputs may take an input's bytes where kernel and dtype allow it: the kernels read an element before they write the same place. An activation
-that changes the dtype has a row of its own without that permission, since its places differ in size.
+that changes the dtype, or reads columns of a joint product, has a row of its own without that permission, since its places differ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import (
     FLOATS,
@@ -14,18 +16,20 @@ from ostinato.backend_hip.impls.common import (
     Predicate,
     all_of,
     all_rows_twin,
+    even_rows,
     fixed,
     flat,
     foldable_count,
     need_dtype,
     number,
+    row_step,
     rows_and_width,
 )
 from ostinato.ir.ops.activation import GELU_FORMS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ELEMENTWISE_ROWS", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts"]
+__all__ = ["ELEMENTWISE_ROWS", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts", "swiglu_params"]
 
 _CASTS = (*FLOATS, DType.F64)
 _INTEGER_CASTS = (DType.I64, DType.I32)
@@ -93,6 +97,18 @@ def swiglu_converts(site: CallSite) -> str | None:
     )
 
 
+def swiglu_params(site: CallSite) -> tuple[int, ...]:
+    """Rows, runs in each, their width, and elements from one run of gate, and of up, to the next; then, for the host, the dtypes."""
+    shape = site.operand(0).static_shape
+    sizes = (shape[0], math.prod(shape[1:-1]), shape[-1]) if len(shape) > 1 else (*rows_and_width(site.operand(0)), 1)
+    steps = tuple(step for index in range(2) if (step := row_step(site, index)) is not None)  # the row refuses others
+    return (*sizes, *steps)
+
+
+def _swiglu_params(site: CallSite) -> tuple[int, ...]:
+    return (*swiglu_params(site), number(site.operand(0)), number(site.results[0]))
+
+
 def cast_accepts(site: CallSite) -> str | None:
     """Floats to floats, int32 and int64 to each other."""
     source, result = site.operand(0), site.results[0]
@@ -122,19 +138,28 @@ _ADD_BIAS = _row(
     in_place=(("y", "x"),),
 )
 
+_SWIGLU = _row(
+    "swiglu",
+    ("gate", "up", "count", "y"),
+    _swiglu_params,
+    same_dtype("gate", "up"),
+    in_place=(("y", "gate"), ("y", "up")),
+)
+
 ELEMENTWISE_ROWS = (
     _row("silu", ("x", "count", "y"), _elementwise_params, same_dtype("x"), in_place=(("y", "x"),)),
     _row("gelu", ("x", "count", "y"), _gelu_params, same_dtype("x"), in_place=(("y", "x"),)),
     _row("gelu", ("x", "count", "y"), _gelu_params, gelu_converts, name="host_convert", priority=-1),
     _row("tanh", ("x", "count", "y"), _elementwise_params, same_dtype("x"), in_place=(("y", "x"),)),
-    _row(
-        "swiglu",
-        ("gate", "up", "count", "y"),
-        _two_dtype_params,
-        same_dtype("gate", "up"),
-        in_place=(("y", "gate"), ("y", "up")),
+    _SWIGLU,
+    replace(
+        _SWIGLU,
+        name="host_convert",
+        accepts=all_of(swiglu_converts, even_rows("gate", "up")),
+        in_place=(),
+        strided=frozenset({"gate", "up"}),
+        priority=-1,
     ),
-    _row("swiglu", ("gate", "up", "count", "y"), _two_dtype_params, swiglu_converts, name="host_convert", priority=-1),
     _row("add", ("a", "b", "count", "y"), _elementwise_params, same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
     _row("mul", ("a", "b", "count", "y"), _elementwise_params, same_dtype("a", "b"), in_place=(("y", "a"), ("y", "b"))),
     _row("scale", ("x", "count", "y"), _scale_params, same_dtype("x"), in_place=(("y", "x"),)),

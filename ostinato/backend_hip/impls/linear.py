@@ -18,31 +18,49 @@ from ostinato.backend_hip.impls.common import (
     foldable_count,
     need_dtype,
     number,
+    without,
 )
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["LINEAR_ROWS", "MAX_SPLIT", "at_most_three", "embedding_dtypes", "linear_dtypes"]
+__all__ = [
+    "LINEAR_ROWS",
+    "MAX_SPLIT",
+    "at_most_three",
+    "by_weight",
+    "embedding_dtypes",
+    "linear_dtypes",
+    "residual_dtype",
+    "without_fusion",
+]
 
 MAX_SPLIT = 3
 """Results that a kernel has operands for."""
 
 
-def _by_weight(kernel: str) -> Callable[[CallSite], str]:
+without_fusion = without("residual", "gain")
+"""Kernels of a plain product: what may be fused with it stays apart."""
+
+
+def by_weight(kernel: str) -> Callable[[CallSite], str]:
     """The kernel of that name for the dtype of the weight, operand 1."""
     return lambda site: f"{kernel}_{site.operand(1).dtype.value}"
 
 
 def linear_dtypes(site: CallSite) -> str | None:
-    """Floats by a float or block weight of whole blocks, a float32 bias, float results."""
+    """Floats by a float or block weight of whole blocks, float results."""
     weight = site.operand(1)
     return first_reason(
         need_dtype("x", site.operand(0), FLOATS),
         need_dtype("weight", weight, WEIGHT_DTYPES),
-        need_dtype("bias", site.operand(2), (DType.F32,)) if site.has(2) else None,
         *(need_dtype("result", result, FLOATS) for result in site.results),
         _whole_blocks(site),
     )
+
+
+def residual_dtype(site: CallSite) -> str | None:
+    """A residual of the result's dtype."""
+    return need_dtype("residual", site.operand(3), (site.results[0].dtype,)) if site.has(3) else None
 
 
 def _whole_blocks(site: CallSite) -> str | None:
@@ -62,16 +80,17 @@ def at_most_three(site: CallSite) -> str | None:
     return None
 
 
-def _linear_params(site: CallSite) -> tuple[int, ...]:
+def _linear_params(site: CallSite) -> tuple[int | float, ...]:
     rows, columns = flat(site.operand(0))
     sizes = [result.static_shape[-1] for result in site.results]
     padding = [0] * (MAX_SPLIT - len(sizes))
-    return (rows, columns, number(site.operand(0)), number(site.results[0]), *sizes, *padding)
+    return (rows, columns, number(site.operand(0)), number(site.results[0]), *sizes, *padding, site.real("eps"))
 
 
-def _swiglu_params(site: CallSite) -> tuple[int, ...]:
+def _swiglu_params(site: CallSite) -> tuple[int | float, ...]:
     rows, columns = flat(site.operand(0))
-    return (rows, columns, site.results[0].static_shape[-1], number(site.operand(0)), number(site.results[0]))
+    dtypes = (number(site.operand(0)), number(site.results[0]))
+    return (rows, columns, site.results[0].static_shape[-1], *dtypes, site.real("eps"))
 
 
 def embedding_dtypes(site: CallSite) -> str | None:
@@ -95,11 +114,12 @@ _LINEAR = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
-    operands=("x", "weight", "bias", "count", "y", "-", "-"),
-    kernel=_by_weight("linear"),
+    operands=("x", "weight", "bias", "residual", "gain", "count", "y", "-", "-"),
+    kernel=by_weight("linear"),
     params=_linear_params,
-    accepts=all_of(linear_dtypes, foldable_count()),
+    accepts=all_of(linear_dtypes, residual_dtype, foldable_count()),
     layouts=(("weight", ("panel32",)),),
+    in_place=(("y", "residual"),),
 )
 
 _LINEAR_SPLIT = Impl(
@@ -107,8 +127,8 @@ _LINEAR_SPLIT = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
-    operands=("x", "weight", "bias", "count", "y0", "y1", "y2"),
-    kernel=_by_weight("linear"),
+    operands=("x", "weight", "bias", "-", "gain", "count", "y0", "y1", "y2"),
+    kernel=by_weight("linear"),
     params=_linear_params,
     accepts=all_of(linear_dtypes, at_most_three, foldable_count()),
     layouts=(("weight", ("panel32",)),),
@@ -119,8 +139,8 @@ _LINEAR_SWIGLU = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
-    operands=("x", "weight", "count", "y"),
-    kernel=_by_weight("linear_swiglu"),
+    operands=("x", "weight", "gain", "count", "y"),
+    kernel=by_weight("linear_swiglu"),
     params=_swiglu_params,
     accepts=all_of(linear_dtypes, foldable_count()),
     layouts=(("weight", ("panel32_pair",)),),
@@ -128,7 +148,7 @@ _LINEAR_SWIGLU = Impl(
 
 LINEAR_ROWS = (
     _LINEAR,
-    all_rows_twin(_LINEAR, linear_dtypes),
+    all_rows_twin(_LINEAR, all_of(linear_dtypes, residual_dtype)),
     _LINEAR_SPLIT,
     all_rows_twin(_LINEAR_SPLIT, all_of(linear_dtypes, at_most_three)),
     _LINEAR_SWIGLU,
@@ -139,7 +159,7 @@ LINEAR_ROWS = (
         level=Level.TUNED,
         architectures=HOST,
         operands=("ids", "weight", "count", "y"),
-        kernel=_by_weight("embedding"),
+        kernel=by_weight("embedding"),
         params=_embedding_params,
         accepts=all_of(embedding_dtypes, foldable_count(inner=0)),
         layouts=(("weight", (NATURAL, "panel32")),),

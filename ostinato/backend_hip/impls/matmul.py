@@ -1,46 +1,209 @@
-"""The row of products of two activations."""
+"""Rows of products of two activations, batch by batch: `matmul`, and the two products of attention over whole sequences.
+
+One kernel does all of them: where its matrices lie is given as steps, so that it reads the heads of token-major tensors in place, writes them so, and lets
+grouped heads share keys and values without a copy. A batch of more than two axes must be one run behind its first axis.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
-from ostinato.backend_hip.impls.common import FLOATS, HOST, fixed, need_dtype, number
+from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, all_of, first_reason, fixed, need_dtype, number
 from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import TensorType
 
-__all__ = ["MATMUL_ROWS", "matmul_accepts"]
+__all__ = [
+    "MATMUL_ROWS",
+    "Product",
+    "Stack",
+    "context_product",
+    "matmul_accepts",
+    "matmul_product",
+    "one_run",
+    "part_accepts",
+    "scores_product",
+    "stack_of",
+    "stacked",
+]
+
+Axes = Sequence[tuple[int, int]]
+"""Extents and strides, outermost first."""
 
 
-def matmul_accepts(site: CallSite) -> str | None:
-    """Two activations of one float dtype, a float result, and a count that is of axis 0 of a."""
-    a = site.operand(0)
-    if site.counted and a.rank == 2 and site.boolean("transpose_a"):
-        return "the valid-rows count is of axis 0 of the result, which is axis 1 of a transposed a"
-    return (
-        need_dtype("a", a, FLOATS)
-        or need_dtype("b", site.operand(1), (a.dtype,))
-        or need_dtype("y", site.results[0], FLOATS)
+def one_run(axes: Axes) -> tuple[int, int] | None:
+    """Axes as one: its extent and stride; None where they do not follow one another in memory. Axes of one element lie anywhere."""
+    kept = [axis for axis in axes if axis[0] != 1]
+    if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(kept)):
+        return None
+    extent = 1
+    for axis in kept:
+        extent *= axis[0]
+    return (extent, kept[-1][1] if kept else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Matrices in memory: `entries` of the first batch axis with `each` matrices, of lines `line` elements apart: rows, or columns where it is `turned`."""
+
+    entries: int
+    each: int
+    entry: int
+    matrix: int
+    line: int
+    turned: bool = False
+
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        return (self.entry, self.matrix, self.line)
+
+
+def stack_of(shape: Sequence[int], strides: Sequence[int]) -> Stack | None:
+    """A tensor [..., rows, columns] as matrices; None where strides do not describe it so."""
+    *lead, (rows, down), (columns, across) = zip(shape, strides, strict=True)
+    entries, entry = lead[0] if lead else (1, 0)
+    inner = one_run(lead[1:])
+    if inner is None:
+        return None
+    if columns <= 1 or across == 1:
+        return Stack(entries, inner[0], entry, inner[1], down)
+    if rows <= 1 or down == 1:
+        return Stack(entries, inner[0], entry, inner[1], across, turned=True)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """y [m, n] = a [m, k] b [k, n] for each matrix of a; `shared` of them read one of b. Each is stored the other way round where its stack is turned."""
+
+    m: int
+    k: int
+    n: int
+    a: Stack
+    b: Stack
+    y: Stack
+    shared: int = 1
+
+
+def _seen(site: CallSite, index: int, order: Sequence[int] | None = None) -> Stack | None:
+    """An operand as matrices, its axes in another order where one is given."""
+    shape, strides = site.operand(index).static_shape, site.strides[index]
+    assert strides is not None, "an activation is never packed"
+    places = range(len(shape)) if order is None else order
+    return stack_of([shape[i] for i in places], [strides[i] for i in places])
+
+
+def _turned(stack: Stack | None, turn: bool) -> Stack | None:
+    if stack is None or not turn:
+        return stack
+    return Stack(stack.entries, stack.each, stack.entry, stack.matrix, stack.line, not stack.turned)
+
+
+def _natural(tensor: TensorType) -> Stack:
+    found = stack_of(tensor.static_shape, tensor.strides)
+    assert found is not None, "results of products lie in their natural order"
+    return found
+
+
+def matmul_product(site: CallSite) -> Product | None:
+    """The product of a `matmul`, None where an operand is no batch of matrices."""
+    y = site.results[0]
+    a = _turned(_seen(site, 0), site.boolean("transpose_a"))
+    b = _turned(_seen(site, 1), site.boolean("transpose_b"))
+    if a is None or b is None:
+        return None
+    m, n = y.static_shape[-2:]
+    k = site.operand(0).static_shape[-2 if site.boolean("transpose_a") else -1]
+    return Product(m, k, n, a, b, _natural(y))
+
+
+_TOKEN_MAJOR = (0, 2, 1, 3)
+
+
+def scores_product(site: CallSite) -> Product | None:
+    """The product of `attention_scores_gqa`, None where an operand is no batch of matrices."""
+    a, b = _seen(site, 0), _turned(_seen(site, 1), turn=True)
+    if a is None or b is None:
+        return None
+    _, heads, queries, width = site.operand(0).static_shape
+    _, groups, keys, _ = site.operand(1).static_shape
+    return Product(queries, width, keys, a, b, _natural(site.results[0]), heads // groups)
+
+
+def context_product(site: CallSite) -> Product | None:
+    """The product of `attention_probability_value_bthd`, whose values and results are head by head in token-major memory."""
+    a, b = _seen(site, 0), _seen(site, 1, _TOKEN_MAJOR)
+    if a is None or b is None:
+        return None
+    _, heads, queries, keys = site.operand(0).static_shape
+    _, _, groups, width = site.operand(1).static_shape
+    y, strides = site.results[0].static_shape, site.results[0].strides
+    to = stack_of([y[i] for i in _TOKEN_MAJOR], [strides[i] for i in _TOKEN_MAJOR])
+    assert to is not None, "results of products lie in their natural order"
+    return Product(queries, keys, width, a, b, to, heads // groups)
+
+
+def stacked(product: Callable[[CallSite], Product | None]) -> Predicate:
+    """The reason when the operands of a product are no batches of matrices."""
+
+    def accepts(site: CallSite) -> str | None:
+        if product(site) is not None:
+            return None
+        seen = " and ".join(f"{site.operand(i)} with strides {list(site.strides[i] or ())}" for i in range(2))
+        return f"operands must be matrices with rows or columns without gaps, behind one run of batch axes, found {seen}"
+
+    return accepts
+
+
+def part_accepts(site: CallSite) -> str | None:
+    """Two activations of one float dtype, and a float result."""
+    first = site.operand(0)
+    return first_reason(
+        need_dtype("the first operand", first, FLOATS),
+        need_dtype("the second operand", site.operand(1), (first.dtype,)),
+        need_dtype("y", site.results[0], FLOATS),
     )
 
 
-def _params(site: CallSite) -> tuple[int | float, ...]:
-    """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, dtypes, and whether a count is of the rows M."""
-    a, y = site.operand(0), site.results[0]
-    *lead, m, n = y.static_shape
-    k = a.static_shape[-2 if site.boolean("transpose_a") else -1]
-    flags = (int(site.boolean("transpose_a")), int(site.boolean("transpose_b")))
-    sizes = (lead[0] if lead else 1, math.prod(lead[1:]), m, k, n)
-    return (*sizes, *flags, site.real("scale"), number(a), number(y), int(not lead))
+def matmul_accepts(site: CallSite) -> str | None:
+    """The same, with a count that is of axis 0 of a."""
+    if site.counted and site.operand(0).rank == 2 and site.boolean("transpose_a"):
+        return "the valid-rows count is of axis 0 of the result, which is axis 1 of a transposed a"
+    return part_accepts(site)
 
 
-MATMUL_ROWS = (
-    Impl(
-        op="matmul",
+def _row(
+    op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate
+) -> Impl:
+    def params(site: CallSite) -> tuple[int | float, ...]:
+        """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, dtypes, whether a count is of the rows M, sharers of b, steps."""
+        found = product(site)
+        assert found is not None, "accepted before"
+        a, b, y = found.a, found.b, found.y
+        flags = (int(a.turned), int(b.turned))
+        scale = site.real("scale") if "scale" in site.node.attrs else 1.0
+        dtypes = (number(site.operand(0)), number(site.results[0]))
+        steps = (*a.steps, *b.steps, *y.steps)
+        counts_rows = int(site.results[0].rank == 2)
+        sizes = (y.entries, y.each, found.m, found.k, found.n)
+        return (*sizes, *flags, scale, *dtypes, counts_rows, found.shared, *steps)
+
+    return Impl(
+        op=op,
         name="host",
         level=Level.TUNED,
         architectures=HOST,
-        operands=("a", "b", "count", "y"),
+        operands=(*operands, "count", "y"),
         kernel=fixed("matmul"),
-        params=_params,
-        accepts=matmul_accepts,
-    ),
+        params=params,
+        accepts=all_of(accepts, stacked(product)),
+        strided=frozenset(operands),
+    )
+
+
+MATMUL_ROWS = (
+    _row("matmul", ("a", "b"), matmul_product, matmul_accepts),
+    _row("attention_scores_gqa", ("q", "k"), scores_product, part_accepts),
+    _row("attention_probability_value_bthd", ("p", "v"), context_product, part_accepts),
 )

@@ -67,6 +67,13 @@ def _repeat_params(site: CallSite) -> tuple[int, ...]:
     return _copy(source, (outer, extent, site.integer("repeats"), inner), (extent * inner, inner, 0, 1))
 
 
+def _repeat_pair_params(site: CallSite) -> tuple[int, ...]:
+    """Element size, entries, repeats, then runs of an entry and elements of a run: of a head of k, and of a head of a token of v."""
+    key = site.operand(0)
+    batch, groups, time, width = key.static_shape
+    return (key.dtype.block_bytes, batch, site.integer("repeats"), groups, time * width, time * groups, width)
+
+
 def _broadcast_params(site: CallSite) -> tuple[int, ...]:
     return _copy(site.operand(0), (site.results[0].elements,), (0,))
 
@@ -133,6 +140,16 @@ MOVEMENT_ROWS = (
         strided=frozenset({"x"}),
     ),
     _spread("repeat_interleave", _repeat_params, repeat_accepts),
+    Impl(
+        op="repeat_gqa_kv_bthd",
+        name="host",
+        level=Level.TUNED,
+        architectures=HOST,
+        operands=("k", "v", "count", "k_repeated", "v_repeated"),
+        kernel=fixed("repeat_pair"),
+        params=_repeat_pair_params,
+        accepts=spread_accepts,
+    ),
     _spread("broadcast_scalar", _broadcast_params, spread_accepts),
     Impl(
         op="concat",

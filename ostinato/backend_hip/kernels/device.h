@@ -6,6 +6,7 @@
 // - every lane of a wave takes part in a shuffle, every thread of a block in a barrier, at the same place;
 // - reductions go by groups of 32 lanes, whatever the wave, in one fixed tree: the same bits on every device;
 // - products and sums are contracted nowhere (see kernel_source.py); fma() stands where it is meant;
+// - a kernel may start while the one before it still runs, and then waits for it (see below);
 // - nothing past a count is read or written; an index out of range sets the status word and stays in bounds.
 #pragma once
 
@@ -22,6 +23,9 @@ typedef double f64;
 
 // What compilers differ in. WAVE lanes run together; SHARED(type, name, count) is an array of a block, aligned to 16
 // bytes; KERNEL makes an entry point; exchange() gives the value of a lane of the wave.
+//
+// wait_for_earlier() returns when all work before this kernel is over and its results are to be seen; allow_later() says
+// that the next kernel may begin to start. See Start.
 #if defined(OSTINATO_EMULATOR)  // all of it stands in emulator/emulator.h, which is included before
 
 #define DEVICE inline
@@ -32,6 +36,15 @@ typedef double f64;
 #define SHARED(type, name, count) alignas(16) __shared__ type name[count]
 #define KERNEL(name, threads, parameters, call) \
     extern "C" __global__ __launch_bounds__(threads) void name parameters { call; }
+
+// Devices that cannot start a kernel early have nothing to wait for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+DEVICE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void allow_later() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+DEVICE void wait_for_earlier() {}
+DEVICE void allow_later() {}
+#endif
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
 #if defined(__GFX8__) || defined(__GFX9__)
@@ -164,6 +177,26 @@ struct Status {
     u32 step;
     DEVICE void out_of_range() const { atomic_compare_exchange(word, 0u, step + 1u); }
     DEVICE bool last_of(u32 blocks, i64 ticket) const;
+};
+
+// A kernel may be started while the one before it still runs. Every thread waits before it ends, before it writes
+// anything and before it reads anything that a step of the run may write. No kernel is over before the one in front of
+// it is, so that to wait for the last one is to wait for all.
+//
+// A kernel that takes a Status has waited when it begins. One that takes a Start in its place gets its status by
+// waiting, and may read before that only the operands that its row names as `ahead`, which no step of the run writes.
+struct Start {
+    u32* word;
+    u32 step;
+    DEVICE Status wait() const {
+        wait_for_earlier();
+        return {word, step};
+    }
+    DEVICE operator Status() const {
+        const Status status = wait();
+        allow_later();
+        return status;
+    }
 };
 
 // Leading rows that are valid in this run: all of them without a count.

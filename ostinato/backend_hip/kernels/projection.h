@@ -20,18 +20,22 @@ DEVICE void for_each_output(i64 rows, i64 outputs, F body) {
     }
 }
 
-// Where an output of a row goes: to one of up to three results of n0, n1 and n2 columns, with its bias.
+// Where an output of a row goes: to one of up to three results of n0, n1 and n2 columns, with its bias; with a residual
+// of its shape and type, where there is one result, which may lie in its place.
 template <class Y>
 struct Results {
     Y *y0, *y1, *y2;
     i64 n0, n1, n2;
     const f32* bias;
+    const Y* residual;
     DEVICE i64 count() const { return n0 + n1 + n2; }
     DEVICE void put(i64 row, i64 output, f32 sum) const {
         const bool first = output < n0, second = output < n0 + n1;
         Y* const to = first ? y0 + row * n0 + output : second ? y1 + row * n1 + (output - n0)
                                                               : y2 + row * n2 + (output - n0 - n1);
-        narrow(bias == nullptr ? sum : sum + bias[output], *to);
+        if (bias != nullptr) sum += bias[output];
+        if (residual != nullptr) sum += widen(residual[row * n0 + output]);
+        narrow(sum, *to);
     }
 };
 

@@ -90,9 +90,13 @@ class Device {
     ost_device* device_ = nullptr;
 };
 
-struct Polling {
+// What a run needs of Python: when to look at signals, whose functions to call, and the thread's state, which stands
+// here while the run does without the GIL.
+struct Hosting {
     std::chrono::steady_clock::time_point next;
-    bool raised;
+    PyObject* functions;  // a tuple
+    PyThreadState* state;
+    bool raised;  // the exception is set in that state
 };
 
 // Signal handlers run on the main thread only; elsewhere there is nothing to look at. A thread that took the GIL for it
@@ -101,13 +105,24 @@ bool handles_signals() { return main_thread.load(std::memory_order_relaxed) == P
 
 // Runs without the GIL between two steps; takes it about every 50 ms to let Python's signal handlers run.
 int poll_signals(void* context) {
-    auto& polling = *static_cast<Polling*>(context);
+    auto& hosting = *static_cast<Hosting*>(context);
     const auto now = std::chrono::steady_clock::now();
-    if (now < polling.next) return 0;
-    polling.next = now + kSignalInterval;
+    if (now < hosting.next) return 0;
+    hosting.next = now + kSignalInterval;
     const py::gil_scoped_acquire gil;
-    polling.raised = PyErr_CheckSignals() != 0;
-    return polling.raised ? 1 : 0;
+    hosting.raised = PyErr_CheckSignals() != 0;
+    return hosting.raised ? 1 : 0;
+}
+
+// A step that is a Python function: with the GIL, on the thread that runs the table.
+int call_function(void* context, uint32_t number) {
+    auto& hosting = *static_cast<Hosting*>(context);
+    PyEval_RestoreThread(hosting.state);  // as in Table::run, and for the same reason no gil_scoped_acquire
+    PyObject* const found = PyObject_CallNoArgs(PyTuple_GET_ITEM(hosting.functions, number));
+    hosting.raised = found == nullptr;
+    Py_XDECREF(found);
+    hosting.state = PyEval_SaveThread();
+    return hosting.raised ? 1 : 0;
 }
 
 uint32_t to_number(const py::handle& value, const char* what) {
@@ -146,7 +161,7 @@ ost_operand to_operand(const py::handle& value) {
 
 class Table {
   public:
-    Table(const Device& device, const py::iterable& steps) {
+    Table(const Device& device, const py::iterable& steps, const py::tuple& functions) : functions_(functions) {
         struct Owned {
             std::vector<ost_operand> operands;
             std::vector<ost_param> params;
@@ -172,6 +187,11 @@ class Table {
                             static_cast<uint32_t>(o.signals.size()), o.operands.data(), o.params.data(), o.waits.data(),
                             o.signals.data()});
         }
+        for (const ost_step& step : list) {
+            if (step.kind == OST_STEP_CALL && step.kernel >= functions.size()) {
+                throw py::value_error("a step calls a function that is not given");
+            }
+        }
         size_ = list.size();
         size_t failed = OST_NO_STEP;
         const ost_status status = ost_table_create(device.get(), list.data(), list.size(), &table_, &failed);
@@ -185,16 +205,15 @@ class Table {
 
     void run(size_t first, int64_t count) {
         if (count < 0) count = first <= size_ ? static_cast<int64_t>(size_ - first) : 0;
-        Polling polling = {std::chrono::steady_clock::now() + kSignalInterval, false};
-        const ost_poll poll = handles_signals() ? poll_signals : nullptr;
+        Hosting hosting = {std::chrono::steady_clock::now() + kSignalInterval, functions_.ptr(), nullptr, false};
+        const ost_host host = {sizeof(ost_host), handles_signals() ? poll_signals : nullptr, call_function, &hosting};
         size_t failed = OST_NO_STEP;
         // Not gil_scoped_release: a thread that asks for the GIL after the interpreter has ended is unwound from there,
         // which a destructor would turn into an abort. Nothing in between throws.
-        PyThreadState* const state = PyEval_SaveThread();
-        const ost_status status =
-            ost_table_run_polled(table_, first, static_cast<size_t>(count), poll, &polling, &failed);
-        PyEval_RestoreThread(state);
-        if (polling.raised) throw py::error_already_set();
+        hosting.state = PyEval_SaveThread();
+        const ost_status status = ost_table_run_hosted(table_, first, static_cast<size_t>(count), &host, &failed);
+        PyEval_RestoreThread(hosting.state);
+        if (hosting.raised) throw py::error_already_set();
         if (status != OST_OK) raise(status, ost_last_error(), failed);
     }
     void interrupt() { check(ost_table_interrupt(table_)); }
@@ -202,6 +221,7 @@ class Table {
   private:
     ost_table* table_ = nullptr;
     size_t size_ = 0;
+    py::tuple functions_;
 };
 
 // A kernel with its parameters, run on operands that change from call to call. A run makes no object and allocates
@@ -272,6 +292,20 @@ py::dict kernel_names() {
     return names;
 }
 
+// Units differ in what the compiler is told, not in sources.
+py::dict kernel_sources() {
+    py::dict sources;
+    const ost::KernelUnit unit = ost::units().front().kernels();
+    if (unit.count != ost::kernel_family_hash_count) throw std::runtime_error("kernel_hashes.py and registry.cpp differ");
+    for (uint32_t f = 0; f < unit.count; ++f) {
+        const ost::KernelTable table = unit.families[f]();
+        const ost::KernelFamilyHash& hash = ost::kernel_family_hashes[f];
+        for (uint32_t i = 0; i < table.count; ++i)
+            sources[table.entries[i].name] = py::make_tuple(hash.family, hash.sources);
+    }
+    return sources;
+}
+
 py::dict dtype_numbers() {
     py::dict numbers;
     const std::pair<const char*, ost_dtype> list[] = {
@@ -290,6 +324,11 @@ PYBIND11_MODULE(_native, m) {
     m.doc() = "Native host device: step tables, kernels, worker threads. See native/ostinato.h.";
     native_error = make_error_type().release().ptr();
     m.attr("NativeError") = py::handle(native_error);
+#ifdef __clang__
+    m.attr("compiler") = __VERSION__;
+#else
+    m.attr("compiler") = "GCC " __VERSION__;
+#endif
     main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
     static const int installed = pthread_atfork(nullptr, nullptr, [] { main_thread = PyThread_get_thread_ident(); });
     (void)installed;
@@ -298,6 +337,7 @@ PYBIND11_MODULE(_native, m) {
     m.def("isa_available", usable_units, "Kernel units this build and CPU can run, in ascending order of preference.");
     m.def("dtype_numbers", dtype_numbers, "Numbers of ost_dtype by dtype name.");
     m.def("kernel_names", kernel_names, "name -> (operand count, param count, bits of the operands that may be null).");
+    m.def("kernel_sources", kernel_sources, "name -> (family, hash of the sources it was compiled from).");
 
     py::class_<Device>(m, "Device", "A host device: one kernel unit, a pool of worker threads, memory.")
         .def(py::init<uint32_t, const std::string&>(), py::arg("threads") = 0, py::arg("isa") = "auto")
@@ -312,11 +352,12 @@ PYBIND11_MODULE(_native, m) {
         .def("kernel", &Device::kernel, py::arg("name"), "Number of a kernel for the steps of a table.");
 
     py::class_<Table>(m, "Table", "Steps copied and checked once, run many times without Python.")
-        .def(py::init<const Device&, const py::iterable&>(), py::arg("device"), py::arg("steps"),
-             py::keep_alive<1, 2>())
+        .def(py::init<const Device&, const py::iterable&, const py::tuple&>(), py::arg("device"), py::arg("steps"),
+             py::arg("functions") = py::tuple(), py::keep_alive<1, 2>())
         .def("__len__", &Table::size)
         .def("run", &Table::run, py::arg("first") = 0, py::arg("count") = -1,
-             "Runs steps [first, first + count), all that follow for count -1, without the GIL.")
+             "Runs steps [first, first + count), all that follow for count -1, without the GIL but for those that are "
+             "functions: a step of kind call is functions[kernel]().")
         .def("interrupt", &Table::interrupt, "Stops the run in progress, or the next one, between two steps.");
 
     py::class_<Launch>(m, "Launch", "A kernel with its parameters, run on operands that change from call to call.")

@@ -54,4 +54,12 @@ struct KernelUnit {
     uint32_t count;
 };
 
+// A hash of the sources of each family, in the order of the registry: kernel_hashes.py writes it while building.
+struct KernelFamilyHash {
+    const char* family;
+    const char* sources;
+};
+extern const KernelFamilyHash kernel_family_hashes[];
+extern const uint32_t kernel_family_hash_count;
+
 }  // namespace ost

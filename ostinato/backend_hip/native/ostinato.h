@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define OST_ABI_VERSION 1u
+#define OST_ABI_VERSION 2u
 
 typedef enum ost_status {
     OST_OK = 0,
@@ -24,7 +24,8 @@ typedef enum ost_status {
     OST_BACKEND = 4,
     OST_CAPACITY = 5,
     OST_INTERRUPTED = 6,
-    OST_NOT_FOUND = 7
+    OST_NOT_FOUND = 7,
+    OST_HOST = 8 /* a function of the host language failed; it knows why */
 } ost_status;
 
 /* Numbers of ir.types.DType; a test compares the two lists. */
@@ -55,7 +56,7 @@ typedef enum ost_step_kind {
     OST_STEP_COPY = 2,       /* operand 0 -> operand 1, equal byte counts */
     OST_STEP_FILL = 3,       /* operand 0 filled with the byte in param 0 */
     OST_STEP_COLLECTIVE = 4, /* reserved */
-    OST_STEP_CALL = 5        /* reserved */
+    OST_STEP_CALL = 5        /* function number `kernel` of the host language, which knows its operands: none stand here */
 } ost_step_kind;
 
 typedef union ost_param {
@@ -128,11 +129,21 @@ void ost_table_destroy(ost_table* table);
  * memory stays in bounds. Runs of one device wait for each other. */
 ost_status ost_table_run(ost_table* table, size_t first, size_t count, size_t* failed_step);
 
-/* The same; `poll(context)` is called before each step on the calling thread, and a non-zero answer stops the run there
- * with OST_INTERRUPTED. How a host language looks at its signals. A run started from within poll on the same device
- * gives OST_LIFECYCLE: it could only wait for itself. */
+/* What a run asks of the host language, always on the calling thread, which holds the device meanwhile: a run that is
+ * started from within on the same device gives OST_LIFECYCLE, since it could only wait for itself.
+ *
+ * `poll(context)` is called before each step, and a non-zero answer stops the run there with OST_INTERRUPTED: how a host
+ * language looks at its signals. `call(context, number)` is a step of kind OST_STEP_CALL; a non-zero answer stops the run
+ * there with OST_HOST. Either may be null; a table with such steps does not run without `call`. */
 typedef int (*ost_poll)(void* context);
-ost_status ost_table_run_polled(ost_table* table, size_t first, size_t count, ost_poll poll, void* context,
+typedef int (*ost_call)(void* context, uint32_t number);
+typedef struct ost_host {
+    uint32_t struct_size; /* sizeof(ost_host) of the caller */
+    ost_poll poll;
+    ost_call call;
+    void* context;
+} ost_host;
+ost_status ost_table_run_hosted(ost_table* table, size_t first, size_t count, const ost_host* host,
                                 size_t* failed_step);
 
 /* What a table of this one launch, copy or fill would do, without making one: the step is checked and run, nothing is

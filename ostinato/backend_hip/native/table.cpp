@@ -21,7 +21,8 @@ namespace {
 constexpr int64_t kCopyChunk = int64_t{1} << 20;
 
 struct Step {
-    KernelFunction run;
+    KernelFunction run;  // null: a call of function number `function` of the host language
+    uint32_t function;
     const char* name;
     size_t first_operand;
     size_t first_param;
@@ -61,6 +62,7 @@ void fill_bytes(const Call& call) {
 
 constexpr KernelEntry kCopy = {"copy of bytes", copy_bytes, 2, 0, 0};
 constexpr KernelEntry kFill = {"fill of bytes", fill_bytes, 1, 1, 0};
+constexpr KernelEntry kHostCall = {"call of the host language", nullptr, 0, 0, 0};
 
 }  // namespace
 
@@ -92,9 +94,10 @@ ost_status check_step(const Device& device, const ost_step& step, size_t index, 
             break;
         case OST_STEP_COPY: entry = &kCopy; break;
         case OST_STEP_FILL: entry = &kFill; break;
+        case OST_STEP_CALL: entry = &kHostCall; break;
         default:
             return fail(OST_INVALID_ARGUMENT,
-                        "step %zu: step kind %u is not one the host device runs (launch, copy, fill)", index,
+                        "step %zu: step kind %u is not one the host device runs (launch, copy, fill, call)", index,
                         step.kind);
     }
     if (step.lane != 0) {
@@ -155,7 +158,7 @@ ost_status build(Table& table, const ost_step* steps, size_t count, size_t& fail
             return status;
         }
         const Call call = {nullptr, nullptr, step.operand_count, step.param_count, &table.device->pool, &table.status};
-        table.steps.push_back({entry->run, entry->name, table.operands.size(), table.params.size(), call});
+        table.steps.push_back({entry->run, step.kernel, entry->name, table.operands.size(), table.params.size(), call});
         table.operands.insert(table.operands.end(), step.operands, step.operands + step.operand_count);
         table.params.insert(table.params.end(), step.params, step.params + step.param_count);
     }
@@ -174,6 +177,9 @@ ost_status run_step(Device& device, const ost_step& step) {
     if (step.wait_count != 0 || step.signal_count != 0) {
         return fail(OST_INVALID_ARGUMENT, "a step on its own neither waits nor signals: only tables have an order");
     }
+    if (step.kind == OST_STEP_CALL) {
+        return fail(OST_INVALID_ARGUMENT, "a call on its own is for the host language to make");
+    }
     std::set<uint32_t> signalled;  // stays empty, and then allocates nothing
     const KernelEntry* entry = nullptr;
     const ost_status status = check_step(device, step, 0, signalled, entry);
@@ -188,7 +194,7 @@ ost_status run_step(Device& device, const ost_step& step) {
     return fail(static_cast<ost_status>(found), "%s: %s", entry->name, explain(found));
 }
 
-ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* context, size_t* failed_step) {
+ost_status run(Table& table, size_t first, size_t count, const ost_host& host, size_t* failed_step) {
     const size_t size = table.steps.size();
     if (failed_step != nullptr) *failed_step = OST_NO_STEP;
     if (first > size || count > size - first) {
@@ -200,11 +206,17 @@ ost_status run(Table& table, size_t first, size_t count, ost_poll poll, void* co
     int32_t status = OST_OK;
     size_t failed = 0;
     for (size_t i = first; i < first + count; ++i) {
-        if (table.interrupted.exchange(false, std::memory_order_relaxed) || (poll != nullptr && poll(context) != 0)) {
+        if (table.interrupted.exchange(false, std::memory_order_relaxed) || (host.poll != nullptr && host.poll(host.context) != 0)) {
             if (failed_step != nullptr) *failed_step = i;
             return fail(OST_INTERRUPTED, "interrupted before step %zu (%s)", i, table.steps[i].name);
         }
         const Step& step = table.steps[i];
+        if (step.run == nullptr) {
+            if (host.call != nullptr && host.call(host.context, step.function) == 0) continue;
+            if (failed_step != nullptr) *failed_step = i;
+            return fail(OST_HOST, "step %zu (%s): %s", i, step.name,
+                        host.call == nullptr ? "the run was started without a host language" : "it failed");
+        }
         __atomic_store_n(&table.status, static_cast<int32_t>(OST_OK), __ATOMIC_RELAXED);
         step.run(step.call);
         const int32_t met = __atomic_load_n(&table.status, __ATOMIC_RELAXED);
@@ -257,13 +269,18 @@ ost_status ost_table_create(ost_device* device, const ost_step* steps, size_t co
 void ost_table_destroy(ost_table* table) { delete table; }
 
 ost_status ost_table_run(ost_table* table, size_t first, size_t count, size_t* failed_step) {
-    return ost_table_run_polled(table, first, count, nullptr, nullptr, failed_step);
+    const ost_host nobody = {sizeof(ost_host), nullptr, nullptr, nullptr};
+    return ost_table_run_hosted(table, first, count, &nobody, failed_step);
 }
 
-ost_status ost_table_run_polled(ost_table* table, size_t first, size_t count, ost_poll poll, void* context,
+ost_status ost_table_run_hosted(ost_table* table, size_t first, size_t count, const ost_host* host,
                                 size_t* failed_step) {
     if (table == nullptr) return fail(OST_INVALID_ARGUMENT, "ost_table_run: no table");
-    return ost::run(table->table, first, count, poll, context, failed_step);
+    if (host == nullptr || host->struct_size != sizeof(ost_host)) {
+        return fail(OST_INVALID_ARGUMENT, "ost_table_run_hosted: a host must be given, struct_size %zu",
+                    sizeof(ost_host));
+    }
+    return ost::run(table->table, first, count, *host, failed_step);
 }
 
 ost_status ost_step_run(ost_device* device, const ost_step* step) {

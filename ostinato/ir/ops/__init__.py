@@ -4,8 +4,8 @@ An operator is one `OpDef` in its family's file, which lists it; its implementat
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
 
 Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
-`rope_bias`), `attention` and its `cache`, `softmax`, `activation`, `elementwise`, `movement`, `reduce`, `view`, and what follows logits: `logit_bias`,
-`penalize`, `select`, `advance`, `loss`. Room is kept for the ones to come, each a new file:
+`rope_bias`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`, `elementwise`,
+`movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Room is kept for the ones to come, each a new file:
 - random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 - in-place updates of training: an `accumulate_into` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
@@ -20,6 +20,7 @@ from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops.activation import ACTIVATION_OPS
 from ostinato.ir.ops.advance import ADVANCE_OPS
 from ostinato.ir.ops.attention import ATTENTION_OPS
+from ostinato.ir.ops.attention_parts import ATTENTION_PART_OPS
 from ostinato.ir.ops.cache import CACHE_OPS
 from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
 from ostinato.ir.ops.embed import EMBED_OPS
@@ -33,6 +34,7 @@ from ostinato.ir.ops.penalize import PENALIZE_OPS
 from ostinato.ir.ops.reduce import REDUCE_OPS
 from ostinato.ir.ops.rope import ROPE_OPS
 from ostinato.ir.ops.rope_bias import ROPE_BIAS_OPS
+from ostinato.ir.ops.rope_store import ROPE_STORE_OPS
 from ostinato.ir.ops.select import SELECT_OPS
 from ostinato.ir.ops.softmax import SOFTMAX_OPS
 from ostinato.ir.ops.view import VIEW_OPS
@@ -47,7 +49,9 @@ OPS: tuple[OpDef, ...] = (
     *ROPE_OPS,
     *ROPE_BIAS_OPS,
     *CACHE_OPS,
+    *ROPE_STORE_OPS,
     *ATTENTION_OPS,
+    *ATTENTION_PART_OPS,
     *SOFTMAX_OPS,
     *ACTIVATION_OPS,
     *ELEMENTWISE_OPS,

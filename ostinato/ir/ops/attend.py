@@ -11,6 +11,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, ShapeError
 from ostinato.ir.opdef import AttrSpec, Tolerance
 from ostinato.ir.ops.rules import Site, fail, require_positive
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, Extent
 
 __all__ = ["ATTENTION_TOLERANCE", "SCALE", "SOFT_CAP", "WINDOW", "attend", "check_heads", "check_scale", "check_window"]
@@ -52,7 +53,7 @@ def check_window(site: Site) -> None:
 def attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap: float = 0.0) -> Array:
     """q [n,H,D] over k, v [keys,G,D] where visible [n,keys] -> [n,H,D]; one kv head at a time, float64 in and out."""
     if not (np.isfinite(k).all() and np.isfinite(v).all()):
-        y = np.zeros(q.shape, dtype=np.float64)
+        y = np.zeros(q.shape, dtype=working())
         for n, seen in enumerate(visible):
             y[n] = _attend(
                 q[n : n + 1], k[seen], v[seen], np.ones((1, int(seen.sum())), dtype=np.bool_), scale, soft_cap
@@ -63,7 +64,7 @@ def attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap:
 
 def _attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap: float) -> Array:
     groups = k.shape[1]
-    y = np.zeros(q.shape, dtype=np.float64)
+    y = np.zeros(q.shape, dtype=working())
     if not k.shape[0] or not q.size:
         return y
     per_group = q.shape[1] // groups

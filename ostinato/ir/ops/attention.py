@@ -43,6 +43,7 @@ from ostinato.ir.ops.rules import (
     result_float,
 )
 from ostinato.ir.ops.samplers import floats, indices, invalid, normal, valid
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED"]
@@ -103,7 +104,7 @@ def _reference_packed(call: Arrays) -> tuple[Array, ...]:
         seen = np.flatnonzero(visible.any(axis=0))
         block = table[row, seen // block_size]
         check_index(call.op, "block", block, 0, blocks)
-        k, v = (call.operand(i)[block, :, seen % block_size, :].astype(np.float64) for i in (1, 2))
+        k, v = (call.operand(i)[block, :, seen % block_size, :].astype(working()) for i in (1, 2))
         y[tokens] = attend(q[tokens], k, v, visible[:, seen], call.real("scale"), call.real("soft_cap"))
     return (y,)
 

@@ -29,7 +29,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["CACHE_OPS", "KV_STORE", "check_cache", "check_token_vectors"]
+__all__ = ["CACHE_OPS", "KV_STORE", "check_cache", "check_token_vectors", "stored"]
 
 
 def check_cache(site: Site, k_cache: TensorType, v_cache: TensorType, width: TensorType) -> None:
@@ -83,20 +83,26 @@ def _infer(site: Site) -> tuple[TensorType, ...]:
     return (k_cache.with_layout(None), v_cache.with_layout(None))
 
 
-def _reference(call: Arrays) -> tuple[Array, ...]:
-    row, position, table = call.operand(2), call.operand(3), call.operand(4)
-    k_cache, v_cache = call.operand(5).copy(), call.operand(6).copy()
+def stored(
+    op: str, k: Array, v: Array, row: Array, position: Array, table: Array, k_cache: Array, v_cache: Array
+) -> tuple[Array, Array]:
+    """Copies of the caches with k and v [N,G,D] at each token's place; tokens of row -1 are skipped. Raises `BoundsError` for a place that there is not."""
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
     blocks, _, block_size, _ = k_cache.shape
-    stored = np.flatnonzero(row >= 0)
-    row, position = row[stored], position[stored]
-    check_index(call.op, "row_of_token", row, 0, table.shape[0])
-    check_index(call.op, "position", position, 0, table.shape[1] * block_size)
-    block = table[row, position // block_size] if stored.size else stored
-    check_index(call.op, "block", block, 0, blocks)
-    slot = position % block_size if stored.size else stored
-    k_cache[block, :, slot, :] = call.operand(0)[stored]
-    v_cache[block, :, slot, :] = call.operand(1)[stored]
+    kept = np.flatnonzero(row >= 0)
+    row, position = row[kept], position[kept]
+    check_index(op, "row_of_token", row, 0, table.shape[0])
+    check_index(op, "position", position, 0, table.shape[1] * block_size)
+    block = table[row, position // block_size] if kept.size else kept
+    check_index(op, "block", block, 0, blocks)
+    slot = position % block_size if kept.size else kept
+    k_cache[block, :, slot, :] = k[kept]
+    v_cache[block, :, slot, :] = v[kept]
     return k_cache, v_cache
+
+
+def _reference(call: Arrays) -> tuple[Array, ...]:
+    return stored(call.op, *(call.operand(index) for index in range(7)))
 
 
 def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:

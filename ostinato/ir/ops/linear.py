@@ -1,7 +1,7 @@
 """Linear projections over dense and block weights kept as the checkpoint has them, [out, in].
 
-Products and sums of a block weight are those of its dequantised values: nothing is requantised. `linear_split` and `linear_swiglu` exist because one pass
-over x then serves several projections; their weights are the same rows put one after another by the load program.
+`linear_split` and `linear_swiglu` exist because one pass over x then serves several projections; their weights are the same rows put one after another by the
+load program. A norm of x before the product (`gain`) and a sum behind it (`bias`, `residual`) spare the memory passes between them; see `projection.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand
 from ostinato.ir.ops.activation import sigmoid
+from ostinato.ir.ops.projection import (
+    BIAS,
+    EPS,
+    GAIN,
+    TOLERANCE,
+    WEIGHT,
+    X,
+    check_bias,
+    check_gain,
+    check_product,
+    product,
+    product_flops,
+)
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
-    F32,
     FLOATS,
     WEIGHTS,
     Arrays,
@@ -25,57 +37,42 @@ from ostinato.ir.ops.rules import (
     join_axes,
     make_type,
     nbytes,
-    refuse_mixed_halves,
-    require_rank,
     require_same_extent,
     require_shape,
     result_float,
 )
 from ostinato.ir.ops.samplers import invalid, normal, valid, whole
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, Extent, TensorType
 
 __all__ = ["LINEAR", "LINEAR_OPS", "LINEAR_SPLIT", "LINEAR_SWIGLU"]
 
-TOLERANCE = Tolerance(
-    2e-4,
-    2e-4,
-    "contract of matmul: fp32 sums of K products in another order than the float64 reference; K up to some ten thousand",
-)
-ROWS_AT_ONCE = 4096
-"""Weight rows that the reference holds in float64 at a time, to keep its memory small on large heads."""
-
 AXIS = AttrSpec("axis", str, "")
-
-
-def _product(site: Site) -> tuple[TensorType, TensorType, DType]:
-    """x, weight and result dtype of any projection, checked."""
-    x, weight = site.operand(0), site.operand(1)
-    require_rank(site.op, "x", x, at_least=1)
-    require_rank(site.op, "weight", weight, exactly=2)
-    require_same_extent(site.op, "the extent K of weight [M, K], equal to x's last,", x.shape[-1], weight.shape[1])
-    join_axes(site.op, "weight columns", (x.axes[-1],), (weight.axes[1],))
-    refuse_mixed_halves(site.op, x, weight)
-    return x, weight, result_float(site, x)
-
-
-def _check_bias(site: Site, weight: TensorType) -> None:
-    bias = site.optional(2)
-    if bias is not None:
-        require_shape(site.op, "bias", bias, (weight.shape[0],))
-        join_axes(site.op, "bias", (weight.axes[0],), bias.axes)
+RESIDUAL = OperandSpec("residual", FLOATS, optional=True)
 
 
 def _infer_linear(site: Site) -> tuple[TensorType, ...]:
-    x, weight, dtype = _product(site)
-    _check_bias(site, weight)
-    axis = site.text("axis")
+    x, weight = check_product(site)
+    check_bias(site, 2)
+    check_gain(site, 4)
+    dtype, axis = result_float(site, x), site.text("axis")
     join_axes(site.op, "result axis", (axis,), (weight.axes[0],))
-    return (make_type(site.op, (*x.shape[:-1], weight.shape[0]), dtype, (*x.axes[:-1], axis)),)
+    y = make_type(site.op, (*x.shape[:-1], weight.shape[0]), dtype, (*x.axes[:-1], axis))
+    residual = site.optional(3)
+    if residual is not None:
+        require_shape(site.op, "residual", residual, y.shape)
+        join_axes(site.op, "residual", y.axes, residual.axes)
+        if residual.dtype is not dtype:
+            expected = f"residual of dtype {dtype.value} like the result"
+            fail(DTypeError, site.op, expected, str(residual), "cast it, or name its dtype as the result's")
+    return (y,)
 
 
 def _infer_split(site: Site) -> tuple[TensorType, ...]:
-    x, weight, dtype = _product(site)
-    _check_bias(site, weight)
+    x, weight = check_product(site)
+    check_bias(site, 2)
+    check_gain(site, 3)
+    dtype = result_float(site, x)
     sizes, axes = site.integers("sizes"), site.text("axes") or "_" * len(site.integers("sizes"))
     if not sizes or min(sizes) < 0:
         fail(
@@ -102,10 +99,10 @@ def _infer_split(site: Site) -> tuple[TensorType, ...]:
 
 
 def _infer_swiglu(site: Site) -> tuple[TensorType, ...]:
-    x, weight, dtype = _product(site)
-    return (
-        make_type(site.op, (*x.shape[:-1], _half(site.op, weight.shape[0])), dtype, (*x.axes[:-1], site.text("axis"))),
-    )
+    x, weight = check_product(site)
+    check_gain(site, 2)
+    shape, axes = (*x.shape[:-1], _half(site.op, weight.shape[0])), (*x.axes[:-1], site.text("axis"))
+    return (make_type(site.op, shape, result_float(site, x), axes),)
 
 
 def _half(op: str, rows: Extent) -> int:
@@ -120,39 +117,35 @@ def _half(op: str, rows: Extent) -> int:
     return rows // 2
 
 
-def _project(call: Arrays) -> Array:
-    """x @ weight^T + bias in float64, a few thousand weight rows at a time."""
-    x, weight, bias = call.wide(0), call.operand(1), call.optional(2) if len(call.operands) > 2 else None
-    y = np.empty((*x.shape[:-1], weight.shape[0]), dtype=np.float64)
-    for first in range(0, weight.shape[0], ROWS_AT_ONCE):
-        rows = slice(first, first + ROWS_AT_ONCE)
-        y[..., rows] = x @ weight[rows].astype(np.float64).T
-    return y if bias is None else y + bias.astype(np.float64)
-
-
 def _reference_linear(call: Arrays) -> tuple[Array, ...]:
-    return (_project(call).astype(np.float32),)
+    y, residual = product(call, bias=2, gain=4), call.optional(3)
+    return ((y if residual is None else y + residual.astype(working())).astype(np.float32),)
 
 
 def _reference_split(call: Arrays) -> tuple[Array, ...]:
-    y = _project(call).astype(np.float32)
+    y = product(call, bias=2, gain=3).astype(np.float32)
     edges = np.cumsum(call.integers("sizes"))[:-1]
     return tuple(np.split(y, edges, axis=-1))
 
 
 def _reference_swiglu(call: Arrays) -> tuple[Array, ...]:
-    gate, up = np.split(_project(call), 2, axis=-1)
+    gate, up = np.split(product(call, bias=None, gain=2), 2, axis=-1)
     return ((gate * sigmoid(gate) * up).astype(np.float32),)
 
 
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+def _cost_linear(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
     del attrs
-    x, weight = operands[0], operands[1]
-    assert x is not None
-    assert weight is not None
-    inner = x.static_shape[-1]
-    rows = x.elements // inner if inner else 0
-    return Cost(2 * rows * weight.elements, nbytes(*operands, *results))
+    return Cost(product_flops(operands, 4), nbytes(*operands, *results))
+
+
+def _cost_split(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+    del attrs
+    return Cost(product_flops(operands, 3), nbytes(*operands, *results))
+
+
+def _cost_swiglu(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+    del attrs
+    return Cost(product_flops(operands, 2), nbytes(*operands, *results))
 
 
 KINDS = tuple(dtype for dtype in DType if dtype in WEIGHTS)
@@ -188,6 +181,7 @@ def _samples_linear(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(normal((0, 64)), normal((48, 64)), normal((48,)))
     yield valid(normal((4, 64)), normal((0, 64)))
     yield valid(normal((3, 0)), normal((40, 0)), normal((40,)))
+    yield from _samples_fused()
     yield invalid(ShapeError, normal((4, 64)), normal((48, 65)))
     yield invalid(ShapeError, normal((4, 64)), normal((48, 64)), normal((47,)))
     yield invalid(ShapeError, normal((4, 64)), normal((48, 64)), normal((1, 48)))
@@ -204,6 +198,42 @@ def _samples_linear(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((4, 64), axes="NC"), normal((48, 64)), attrs={"axis": "N"})
     yield invalid(LayoutError, normal((4, 64)), _packed((48, 64), "panel32_pair"))
     yield invalid(ConfigError, normal((4, 64)), normal((48, 64)), attrs={"bias": 1})
+    plain = (normal((4, 64)), normal((48, 64)), None)
+    yield invalid(ShapeError, *plain, normal((48,)))
+    yield invalid(DTypeError, *plain, normal((4, 48), DType.BF16))
+    yield invalid(LayoutError, normal((4, 64), axes="NC"), *plain[1:], normal((4, 48), axes="TC"))
+    yield from _invalid_gains(*plain, None)
+
+
+def _samples_fused() -> Iterator[Sample]:
+    """A norm before the product and a residual behind it, each alone and together, with a bias and without."""
+    for weight in KINDS:
+        k = whole(weight, 96)
+        for m in (1, 5):
+            yield valid(normal((m, k)), normal((40, k), weight), None, normal((m, 40)))
+            yield valid(normal((m, k)), normal((40, k), weight), normal((40,)), None, normal((k,)), eps=1e-6)
+    for half in (DType.BF16, DType.F16):
+        for m in (1, 3, 33):
+            x, weight, gain = normal((m, 96), half), normal((70, 96), half), normal((96,))
+            yield valid(x, weight, None, normal((m, 70), half))
+            yield valid(x, weight, normal((70,)), normal((m, 70)), dtype="f32")
+            yield valid(x, weight, None, None, gain, eps=1e-6)
+            yield valid(x, weight, None, normal((m, 70), half), gain, eps=1e-6)
+    for m, k in ((1, 33), (7, 100), (40, 64)):
+        yield valid(normal((m, k)), normal((34, k)), None, None, normal((k,)), eps=1e-5)
+        yield valid(normal((m, k)), normal((34, k), DType.BF16), normal((34,)), normal((m, 34)), normal((k,)), eps=1e-5)
+    named = normal((7, 64), axes="NC"), normal((48, 64), axes="FC"), None, normal((7, 48), axes="NF")
+    yield valid(*named, normal((64,), axes="C"), axis="F", eps=1e-6)
+    yield valid(normal((0, 64)), normal((48, 64)), None, normal((0, 48)), normal((64,)), eps=1e-6)
+
+
+def _invalid_gains(*before: SampleOperand | None, **attrs: Attr) -> Iterator[Sample]:
+    """A gain of another length or dtype, one without an eps, and an eps without one, behind operands whose x has 64 columns."""
+    yield invalid(ShapeError, *before, normal((48,)), attrs={**attrs, "eps": 1e-6})
+    yield invalid(DTypeError, *before, normal((64,), DType.BF16), attrs={**attrs, "eps": 1e-6})
+    for eps in (0.0, -1e-6, float("nan")):
+        yield invalid(ConfigError, *before, normal((64,)), attrs={**attrs, "eps": eps})
+    yield invalid(ConfigError, *before, attrs={**attrs, "eps": 1e-6})
 
 
 def _samples_split(rng: np.random.Generator) -> Iterator[Sample]:
@@ -217,12 +247,18 @@ def _samples_split(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(normal((5, 64), DType.F16), normal((130, 64), DType.F16), normal((130,)), sizes=(64, 33, 33))
     yield valid(normal((3, 33)), normal((7, 33)), sizes=(7,), axes="F")
     yield valid(normal((0, 64)), normal((96, 64)), sizes=(64, 16, 16))
+    for x, weight in ((DType.F32, DType.F32), (DType.F32, DType.Q8_0), (DType.BF16, DType.BF16)):
+        for m in (1, 9):
+            operands = normal((m, 64), x), normal((96, 64), weight), normal((96,)), normal((64,))
+            yield valid(*operands, sizes=(64, 16, 16), eps=1e-6)
+    yield valid(normal((5, 33)), normal((7, 33), DType.BF16), None, normal((33,)), sizes=(4, 3), eps=1e-5)
     yield invalid(ShapeError, normal((3, 64)), normal((96, 64)), attrs={"sizes": (64, 16)})
     yield invalid(ShapeError, normal((3, 64)), normal((96, 64)), attrs={"sizes": ()})
     yield invalid(ShapeError, normal((3, 64)), normal((96, 64)), attrs={"sizes": (112, -16)})
     yield invalid(ShapeError, normal((3, 32)), normal((96, 64)), attrs={"sizes": (64, 32)})
     yield invalid(LayoutError, normal((3, 64)), normal((96, 64)), attrs={"sizes": (64, 32), "axes": "HGG"})
     yield invalid(ConfigError, normal((3, 64)), normal((96, 64)))
+    yield from _invalid_gains(normal((3, 64)), normal((96, 64)), None, sizes=(64, 32))
 
 
 def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
@@ -239,57 +275,60 @@ def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(normal((2, 3, 64), axes="BTC"), normal((96, 64), axes="_C"), axis="F")
     yield valid(normal((0, 64)), normal((96, 64)))
     yield valid(normal((3, 0)), normal((40, 0)))
+    for x, weight in ((DType.F32, DType.F32), (DType.F32, DType.Q8_0), (DType.BF16, DType.BF16)):
+        for m in (1, 9):
+            yield valid(normal((m, 64), x), normal((68, 64), weight), normal((64,)), eps=1e-6)
+    yield valid(normal((5, 33)), normal((14, 33), DType.BF16), normal((33,)), eps=1e-5)
     yield invalid(ShapeError, normal((4, 64)), normal((95, 64)))
     yield invalid(ShapeError, normal((4, 63)), normal((96, 64)))
     yield invalid(DTypeError, normal((4, 64), DType.BF16), normal((96, 64), DType.F16))
     yield invalid(LayoutError, normal((4, 64)), _packed((96, 64), "panel32"))
+    yield from _invalid_gains(normal((4, 64)), normal((96, 64)))
 
 
 def _packed(shape: tuple[int, int], layout: str) -> SampleOperand:
     return SampleOperand(TensorType(shape, DType.F32, layout=layout))
 
 
-X, WEIGHT, BIAS = OperandSpec("x", FLOATS), OperandSpec("weight", WEIGHTS), OperandSpec("bias", F32, optional=True)
-
 LINEAR = define(
     "linear",
-    "x [..., K] times weight [M, K] transposed, plus bias [M]: [..., M].",
-    (X, WEIGHT, BIAS),
+    "x [..., K], RMS-normalised with gain [K] where there is one, times weight [M, K] transposed, plus bias [M], plus residual [..., M]: [..., M].",
+    (X, WEIGHT, BIAS, RESIDUAL, GAIN),
     ("y",),
     _infer_linear,
     _reference_linear,
     _samples_linear,
     TOLERANCE,
-    attrs=(DTYPE_ATTR, AXIS),
-    cost=_cost,
+    attrs=(DTYPE_ATTR, AXIS, EPS),
+    cost=_cost_linear,
     packed={"weight": "panel32"},
 )
 
 LINEAR_SPLIT = define(
     "linear_split",
     "linear whose columns are handed out to several results of `sizes` columns each.",
-    (X, WEIGHT, BIAS),
+    (X, WEIGHT, BIAS, GAIN),
     ("y*",),
     _infer_split,
     _reference_split,
     _samples_split,
     TOLERANCE,
-    attrs=(AttrSpec("sizes", tuple), DTYPE_ATTR, AttrSpec("axes", str, "")),
-    cost=_cost,
+    attrs=(AttrSpec("sizes", tuple), DTYPE_ATTR, AttrSpec("axes", str, ""), EPS),
+    cost=_cost_split,
     packed={"weight": "panel32"},
 )
 
 LINEAR_SWIGLU = define(
     "linear_swiglu",
-    "silu(x @ gate^T) * (x @ up^T) with weight [2F, K]: gate rows, then up rows.",
-    (X, WEIGHT),
+    "silu(x @ gate^T) * (x @ up^T) with weight [2F, K], gate rows, then up rows; x RMS-normalised with gain [K] where there is one.",
+    (X, WEIGHT, GAIN),
     ("y",),
     _infer_swiglu,
     _reference_swiglu,
     _samples_swiglu,
     TOLERANCE,
-    attrs=(DTYPE_ATTR, AXIS),
-    cost=_cost,
+    attrs=(DTYPE_ATTR, AXIS, EPS),
+    cost=_cost_swiglu,
     packed={"weight": "panel32_pair"},
 )
 

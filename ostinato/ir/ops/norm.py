@@ -26,6 +26,7 @@ from ostinato.ir.ops.rules import (
     result_float,
 )
 from ostinato.ir.ops.samplers import given, indices, invalid, normal, reals, valid
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ADD_RMS_NORM", "L2_NORMALIZE", "LAYER_NORM", "NORM_OPS", "RMS_NORM"]
@@ -94,7 +95,7 @@ def _reference_add(call: Arrays) -> tuple[Array, ...]:
         call.results[0].dtype.numpy
     )
     stored = total.astype(np.float32)
-    return stored, _normalise(stored.astype(np.float64), call.wide(2), call.real("eps"))
+    return stored, _normalise(stored.astype(working()), call.wide(2), call.real("eps"))
 
 
 def _reference_layer_norm(call: Arrays) -> tuple[Array, ...]:

@@ -24,10 +24,13 @@ from ostinato.ir.opdef import (
     OperandSpec,
     OperandTypes,
     Sample,
+    Sizes,
     Tolerance,
     ViewRule,
     complete_attributes,
+    rows_of_first,
 )
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, Extent, TensorType, element_count
 
 __all__ = [
@@ -136,8 +139,8 @@ class Arrays(_Attributed):
         return found
 
     def wide(self, index: int) -> Array:
-        """The operand in float64, the precision references compute in."""
-        return self.operand(index).astype(np.float64)
+        """The operand in the precision that references compute in, float64."""
+        return self.operand(index).astype(working())
 
     def optional(self, index: int) -> Array | None:
         return self.operands[index]
@@ -158,6 +161,7 @@ def define(
     view: ViewRule | None = None,
     must_alias: tuple[tuple[int, int], ...] = (),
     extent: str = "",
+    sizes: Callable[[OperandTypes], Sizes] = rows_of_first,
     cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost],
     packed: Mapping[str, str] | None = None,
 ) -> OpDef:
@@ -188,6 +192,7 @@ def define(
         view=view,
         must_alias=must_alias,
         extent=extent,
+        sizes=sizes,
         cost=cost,
     )
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ostinato.backend_hip.evidence.calls import Call, calls, refusal
+from ostinato.backend_hip.evidence.rows import DeviceMachine, Mismatch, Worst, check, kernel_call, references
+from ostinato.backend_hip.evidence.samples import LARGE, arrays_of, random_samples, well_typed
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.errors import BoundsError, OstinatoError
@@ -21,10 +24,7 @@ from ostinato.ir.step import device_class
 from ostinato.ir.target import Impl, Level
 from ostinato.ir.types import Array
 from ostinato.runtime.device import Device
-from ostinato.tools.conformance.calls import Call, calls, refusal
 from ostinato.tools.conformance.report import RowVerdict, WorstValue
-from ostinato.tools.conformance.rows import DeviceMachine, Mismatch, Worst, check, kernel_call, references
-from ostinato.tools.conformance.samples import LARGE, arrays_of, random_samples, well_typed
 
 __all__ = ["Advance", "rows_of", "run_rows"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.evidence.calls import Call, calls
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.kernel_source import compile_options, expanded
 from ostinato.ir.errors import OstinatoError
@@ -19,7 +20,6 @@ from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Impl
 from ostinato.runtime.device import CapturedNode, Device, ResolvedStep
-from ostinato.tools.conformance.calls import Call, calls
 from ostinato.tools.conformance.report import QuirkVerdict
 
 __all__ = ["QUIRKS", "Quirk", "find_quirks"]

@@ -14,9 +14,10 @@ from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
-from ostinato.ir.step import Launch, StepKind
+from ostinato.ir.step import KernelCall, Launch, StepKind
 from ostinato.ir.types import DType, TensorType
-from ostinato.runtime.device import KernelCall, PackSource, ResolvedStep
+from ostinato.ir.weights import PackSource
+from ostinato.runtime.device import ResolvedStep
 from tests.backend_hip.gpu.child import run_child
 from tests.backend_hip.gpu.machine import CACHE, INVALID_VALUE, LAUNCH_FAILURE, OUT_OF_MEMORY, live
 

@@ -29,9 +29,10 @@ from ostinato.ir.errors import (
     LayoutError,
     LifecycleError,
 )
-from ostinato.ir.step import Launch, StepKind
+from ostinato.ir.step import KernelCall, Launch, StepKind
 from ostinato.ir.types import Array, DType, TensorType
-from ostinato.runtime.device import Device, KernelCall, PackSource, ResolvedStep
+from ostinato.ir.weights import PackSource
+from ostinato.runtime.device import Device, ResolvedStep
 from tests.backend_hip.gpu.child import run_child
 from tests.backend_hip.gpu.machine import CACHE
 from tests.backend_hip.gpu.programs import decoder_on

@@ -122,13 +122,13 @@ def test_an_operator_without_a_row_for_the_dtype_is_refused(gpu: OnDevice) -> No
         )
 
     rows = tuple(only_f32(row) if row.op == "softmax" else row for row in target.rows)
-    gpu.device.target = replace(target, rows=rows)
+    gpu.device._target = replace(target, rows=rows)
     x = gpu.empty(4, 8, dtype="bf16")
     with pytest.raises(
         ost.BackendError, match=r"softmax: no row of gfx942 takes this call\n  softmax@hip: x must be f32"
     ):
         ops.softmax(x, out=gpu.empty(4, 8, dtype="bf16"))
-    gpu.device.target = replace(target, rows=tuple(row for row in target.rows if row.op != "softmax"))
+    gpu.device._target = replace(target, rows=tuple(row for row in target.rows if row.op != "softmax"))
     with pytest.raises(ost.BackendError, match="no row of gfx942 takes this call"):
         ops.softmax(gpu.empty(4, 9), out=gpu.empty(4, 9))
     assert gpu.launches == 0

@@ -11,9 +11,10 @@ import pytest
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.ir.errors import BoundsError
-from ostinato.ir.step import Launch, StepKind
+from ostinato.ir.step import KernelCall, Launch, StepKind
 from ostinato.ir.types import DType, TensorType
-from ostinato.runtime.device import KernelCall, PackSource, ResolvedStep
+from ostinato.ir.weights import PackSource
+from ostinato.runtime.device import ResolvedStep
 from tests.backend_hip.gpu.programs import decoder_on
 from tests.backend_hip.gpu.real_card import real_card
 from tests.kernels.test_hip_plans import CONFIGS

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from ostinato.backend_hip.code_cache import CodeCache
+from ostinato.backend_hip.evidence.calls import Call, calls
+from ostinato.backend_hip.evidence.rows import DeviceMachine, check, references
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.backend_hip.impls.hip.vendor import VENDOR_ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.vendor_choices import VendorChoices
 from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OP
@@ -21,10 +23,9 @@ from ostinato.ir.step import StepKind
 from ostinato.ir.target import Impl
 from ostinato.ir.types import Array, DType
 from ostinato.runtime.device import ResolvedStep
-from ostinato.tools.conformance.calls import Call, calls
-from ostinato.tools.conformance.rows import DeviceMachine, check, references
 from tests.backend_hip.gpu.real_card import real_card
 
+VENDOR_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.GEMM]
 LINEAR = next(row for row in VENDOR_ROWS if row.op == "linear")
 BF16, F16, F32 = DType.BF16, DType.F16, DType.F32
 
@@ -58,6 +59,14 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
         valid(normal((14, 64, 64), BF16), normal((14, 64, 128), BF16), dtype="f32", scale=0.125),
         valid(normal((2, 3, 16, 32)), normal((2, 3, 64, 32)), transpose_b=True),
         valid(normal((512, 256), F16), normal((512, 128), F16), transpose_a=True),
+    ),
+    "attention_scores_gqa": (
+        valid(normal((1, 14, 128, 64), BF16), normal((1, 2, 128, 64), BF16), dtype="f32", scale=0.125),
+        valid(normal((2, 12, 64, 128)), normal((2, 12, 64, 128)), scale=0.0884),
+    ),
+    "attention_probability_value_bthd": (
+        valid(normal((1, 14, 128, 128), BF16), normal((1, 128, 14, 64), BF16), dtype="f32"),
+        valid(normal((1, 12, 64, 64)), normal((1, 64, 1, 128))),
     ),
 }
 

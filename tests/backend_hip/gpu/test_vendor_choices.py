@@ -19,9 +19,9 @@ from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_choices import ChoiceCounters, VendorChoices, vendor_choices
 from ostinato.backend_hip.vendor_record import Written, written
 from ostinato.ir.errors import BackendError, ConfigError, LifecycleError
-from ostinato.ir.step import StepKind
+from ostinato.ir.step import KernelCall, StepKind
 from ostinato.ir.types import Array, DType
-from ostinato.runtime.device import KernelCall, ResolvedStep
+from ostinato.runtime.device import ResolvedStep
 from tests.backend_hip.gpu.child import run_child
 from tests.backend_hip.gpu.machine import OUT_OF_MEMORY, Memory
 

@@ -11,8 +11,11 @@ import pytest
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
+from ostinato.backend_hip.evidence.calls import Call, calls, is_strided
+from ostinato.backend_hip.evidence.rows import DeviceMachine, check, references
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, VENDOR_ROWS, GemmParams
+from ostinato.backend_hip.impls.hip import HIP_ROWS
+from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.target import hip_target
 from ostinato.backend_hip.vendor_choices import vendor_choices
 from ostinato.ir.errors import ConfigError
@@ -23,10 +26,8 @@ from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import Array, DType
 from ostinato.ir.views import row_refusal
-from ostinato.tools.conformance.calls import Call, calls, is_strided
-from ostinato.tools.conformance.rows import DeviceMachine, check, references
 
-ROWS = {row.op: row for row in VENDOR_ROWS}
+ROWS = {row.op: row for row in HIP_ROWS if row.kind is StepKind.GEMM}
 HALVES = (DType.F16, DType.BF16)
 
 
@@ -64,6 +65,13 @@ def samples(op: str, rng: np.random.Generator) -> Iterator[Sample]:
                     a, b = ((k, m) if first else (m, k)), ((n, k) if second else (k, n))
                     attrs = {"transpose_a": first, "transpose_b": second, "dtype": result.value, "scale": 0.375}
                     yield valid(normal((*lead, *a), dtype), normal((*lead, *b), dtype), **attrs)
+            if op == "attention_scores_gqa":
+                for b, h, g in ((1, 4, 1), (2, 4, 2), (2, 3, 3)):
+                    q, keys = normal((b, h, 3, k), dtype), normal((b, g, n, k), dtype)
+                    yield valid(q, keys, scale=0.25, dtype=result.value)
+            if op == "attention_probability_value_bthd":
+                for b, h, g in ((1, 4, 1), (1, 3, 3), (2, 1, 1)):
+                    yield valid(normal((b, h, 3, n), dtype), normal((b, n, g, k), dtype), dtype=result.value)
     if op == "linear":
         yield valid(normal((64, 512), DType.BF16), normal((512, 512), DType.BF16), dtype="f32")
 
@@ -103,7 +111,7 @@ def test_a_row_agrees_with_the_reference(op: str, gpu: HipDevice, rng: np.random
     assert ran > 20
     assert {("counted", True), ("strided", True), ("strided", False)} <= seen
     assert {("dtypes", dtype, result) for dtype in (DType.F32, *HALVES) for result in (dtype, DType.F32)} <= seen
-    assert op == "matmul" or {("workspace", True), ("bias", True)} <= seen
+    assert op != "linear" or {("workspace", True), ("bias", True)} <= seen
 
 
 def site(row: Impl, sample: Sample) -> CallSite:

@@ -42,6 +42,7 @@ Error capture_of(StreamState& stream, Capture** capture) {
 
 NodeState* add_node(StreamState& stream, NodeState&& node) {
     node.after = stream.frontier;
+    node.early = node.early && node.after.size() == 1 && node.after.front()->type == NodeType::kKernel;
     GraphState& graph = *stream.capture->graph;
     graph.nodes.push_back(std::make_unique<NodeState>(std::move(node)));
     stream.frontier = {graph.nodes.back().get()};
@@ -58,7 +59,10 @@ Error submit(StreamState& stream, NodeState&& node) {
     }
     const auto shared = std::make_shared<NodeState>(std::move(node));
     const int device = stream.device;
-    enqueue(stream, [shared, device] { return run_node(*shared, device); });
+    const Work front = stream.last;
+    const Work work = enqueue(stream, [shared, device] { return run_node(*shared, device); });
+    work->kernel = shared->type == NodeType::kKernel;
+    if (shared->early) start_early(work, front, shared);
     run_by_chance();
     return Error::kSuccess;
 }

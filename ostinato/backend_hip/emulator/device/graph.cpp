@@ -1,6 +1,7 @@
 // Graphs: nodes, edges and parameters as they can be read back; executables; and what a node does when it runs.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "state.h"
 
@@ -18,32 +19,10 @@ ExecState* exec_of(GraphExec exec) {
     return state().execs.count(found) != 0 ? found : nullptr;
 }
 
-NodeState* node_of(Node node) { return reinterpret_cast<NodeState*>(node); }
+// Of an executable, which outlives its launches.
+std::shared_ptr<const NodeState> unowned(const NodeState& node) { return {std::shared_ptr<void>(), &node}; }
 
-Error run_kernel(const NodeState& node) {
-    ++state().calls["kernels"];
-    const Error injection = injected("kernel");
-    if (injection != Error::kSuccess) return injection;
-    const FunctionState& function = *node.function;
-    for (size_t i = 0; i < node.arguments.size(); ++i) {
-        void* pointer = nullptr;
-        if (node.arguments[i].size() != sizeof pointer) continue;
-        std::memcpy(&pointer, node.arguments[i].data(), sizeof pointer);
-        if (!in_freed_memory(pointer)) continue;
-        report_problem("kernel " + function.name + " runs with freed memory as argument " + std::to_string(i));
-        return Error::kIllegalAddress;
-    }
-    const unsigned grid[] = {node.grid.x, node.grid.y, node.grid.z};
-    const unsigned block[] = {node.block.x, node.block.y, node.block.z};
-    char message[512] = "";
-    if (function.launch(function.kernel, grid, block, const_cast<void**>(node.argument_pointers.data()),
-                        state().random ^ static_cast<unsigned long long>(state().ticks), message,
-                        sizeof message) == 0) {
-        return Error::kSuccess;
-    }
-    report_problem("kernel " + function.name + ": " + message);
-    return Error::kLaunchFailure;
-}
+NodeState* node_of(Node node) { return reinterpret_cast<NodeState*>(node); }
 
 Error run_copy(const NodeState& node, int device) {
     ++state().calls["copies " + std::to_string(static_cast<int>(node.kind))];
@@ -97,7 +76,7 @@ UpdateResult compare(const ExecState& exec, const std::vector<std::unique_ptr<No
     for (size_t i = 0; i < nodes.size(); ++i) {
         const NodeState &a = *exec.nodes[i], &b = *nodes[i];
         if (a.type != b.type) return UpdateResult::kNodeTypeChanged;
-        if (a.after.size() != b.after.size()) return UpdateResult::kTopologyChanged;
+        if (a.after.size() != b.after.size() || a.early != b.early) return UpdateResult::kTopologyChanged;
         if (a.function != b.function) return UpdateResult::kUnsupportedFunctionChange;
     }
     return UpdateResult::kSuccess;
@@ -105,9 +84,50 @@ UpdateResult compare(const ExecState& exec, const std::vector<std::unique_ptr<No
 
 }  // namespace
 
+Execution::~Execution() {
+    if (launch_ != nullptr) node_->function->abandon(launch_);
+}
+
+void Execution::start(bool early, char* message, size_t message_size) {
+    const FunctionState& function = *node_->function;
+    const unsigned grid[] = {node_->grid.x, node_->grid.y, node_->grid.z};
+    const unsigned block[] = {node_->block.x, node_->block.y, node_->block.z};
+    const auto seed = state().random ^ static_cast<unsigned long long>(state().ticks);
+    launch_ = function.begin(function.kernel, grid, block, const_cast<void**>(node_->argument_pointers.data()), seed,
+                             early ? 1 : 0, message, message_size);
+}
+
+bool Execution::begin() {
+    ++state().calls["early starts"];
+    char message[512] = "";
+    if (launch_ == nullptr) start(true, message, sizeof message);
+    return launch_ != nullptr && node_->function->allows(launch_) != 0;
+}
+
+Error Execution::run() {
+    ++state().calls["kernels"];
+    const Error injection = injected("kernel");
+    if (injection != Error::kSuccess) return injection;
+    const FunctionState& function = *node_->function;
+    for (size_t i = 0; i < node_->arguments.size(); ++i) {
+        void* pointer = nullptr;
+        if (node_->arguments[i].size() != sizeof pointer) continue;
+        std::memcpy(&pointer, node_->arguments[i].data(), sizeof pointer);
+        if (!in_freed_memory(pointer)) continue;
+        report_problem("kernel " + function.name + " runs with freed memory as argument " + std::to_string(i));
+        return Error::kIllegalAddress;
+    }
+    char message[512] = "";
+    if (launch_ == nullptr) start(false, message, sizeof message);
+    void* const begun = std::exchange(launch_, nullptr);
+    if (begun != nullptr && function.finish(begun, message, sizeof message) == 0) return Error::kSuccess;
+    report_problem("kernel " + function.name + ": " + message);
+    return Error::kLaunchFailure;
+}
+
 Error run_node(const NodeState& node, int device) {
     switch (node.type) {
-        case NodeType::kKernel: return node.run ? node.run() : run_kernel(node);
+        case NodeType::kKernel: return node.run ? node.run() : Execution(unowned(node)).run();
         case NodeType::kCopy: return run_copy(node, device);
         case NodeType::kFill: return run_fill(node, device);
         default: return node.run ? node.run() : Error::kSuccess;
@@ -191,6 +211,10 @@ EXPORT Error hipGraphGetNodes(Graph graph, Node* nodes, size_t* count) {
 }
 
 EXPORT Error hipGraphGetEdges(Graph graph, Node* from, Node* to, size_t* count) {
+    return amd::emulatedGraphGetEdges(graph, from, to, nullptr, count);
+}
+
+EXPORT Error emulatedGraphGetEdges(Graph graph, Node* from, Node* to, uint8_t* early, size_t* count) {
     ENTER("hipGraphGetEdges");
     const GraphState* const found = graph_of(graph);
     if (found == nullptr || count == nullptr) return call(Error::kInvalidValue);
@@ -200,6 +224,7 @@ EXPORT Error hipGraphGetEdges(Graph graph, Node* from, Node* to, size_t* count) 
             if (from != nullptr && edges < *count) {
                 from[edges] = reinterpret_cast<Node>(before);
                 to[edges] = reinterpret_cast<Node>(node.get());
+                if (early != nullptr) early[edges] = node->early ? 1 : 0;
             }
             ++edges;
         }
@@ -300,7 +325,9 @@ EXPORT Error hipGraphLaunch(GraphExec exec, Stream stream) {
         work->device = device;
         work->after.push_back(enter);
         for (const NodeState* before : node->after) work->after.push_back(works.at(before));
+        work->kernel = one->type == NodeType::kKernel;
         work->run = [one, device] { return run_node(*one, device); };
+        if (one->early) start_early(work, works.at(one->after.front()), unowned(*one));
         works.emplace(one, work);
         state().pending.push_back(work);
         all.push_back(std::move(work));

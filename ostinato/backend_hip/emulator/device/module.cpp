@@ -58,6 +58,30 @@ Error open_library(const void* image, void** library) {
 
 FunctionState* function_of(Function function) { return reinterpret_cast<FunctionState*>(function); }
 
+Error launch_kernel(Function function, Extent grid, Extent block, unsigned shared_bytes, Stream stream, bool early,
+                    void** arguments) {
+    StreamState* const queue = stream_of(stream);
+    FunctionState* const found = function_of(function);
+    if (queue == nullptr || found == nullptr) return Error::kInvalidHandle;
+    const size_t threads = size_t{block.x} * block.y * block.z;
+    if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || shared_bytes > 65536) {
+        return Error::kInvalidConfiguration;
+    }
+    NodeState node;
+    node.type = NodeType::kKernel;
+    node.early = early;
+    node.function = found;
+    node.grid = grid;
+    node.block = block;
+    node.shared_bytes = shared_bytes;
+    for (size_t i = 0; i < found->sizes.size(); ++i) {
+        const auto* const bytes = static_cast<const char*>(arguments[i]);
+        node.arguments.emplace_back(bytes, bytes + found->sizes[i]);
+    }
+    for (auto& argument : node.arguments) node.argument_pointers.push_back(argument.data());
+    return submit(*queue, std::move(node));
+}
+
 }  // namespace
 
 }  // namespace emulated
@@ -110,10 +134,13 @@ EXPORT Error hipModuleGetFunction(Function* function, Module module, const char*
         auto made = std::make_unique<FunctionState>();
         made->name = name;
         made->kernel = reinterpret_cast<void (*)(void**)>(dlsym(library, name));
-        made->launch = reinterpret_cast<decltype(made->launch)>(dlsym(library, "ostinato_emulator_launch"));
+        made->begin = reinterpret_cast<decltype(made->begin)>(dlsym(library, "ostinato_emulator_begin"));
+        made->allows = reinterpret_cast<decltype(made->allows)>(dlsym(library, "ostinato_emulator_allows"));
+        made->finish = reinterpret_cast<decltype(made->finish)>(dlsym(library, "ostinato_emulator_finish"));
+        made->abandon = reinterpret_cast<decltype(made->abandon)>(dlsym(library, "ostinato_emulator_abandon"));
         const auto parameters =
             reinterpret_cast<size_t (*)(size_t*)>(dlsym(library, (made->name + "_parameters").c_str()));
-        if (made->kernel == nullptr || made->launch == nullptr || parameters == nullptr) {
+        if (made->kernel == nullptr || made->begin == nullptr || parameters == nullptr) {
             found->second->functions.erase(name);
             return call(Error::kNotFound);
         }
@@ -145,26 +172,17 @@ EXPORT Error hipModuleLaunchKernel(Function function, unsigned grid_x, unsigned 
                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                                    Stream stream, void** arguments, void** extra) {
     ENTER("hipModuleLaunchKernel");
-    StreamState* const queue = stream_of(stream);
-    FunctionState* const found = function_of(function);
-    if (queue == nullptr || found == nullptr) return call(Error::kInvalidHandle);
-    const size_t threads = size_t{block_x} * block_y * block_z;
-    if (threads == 0 || threads > 1024 || grid_x == 0 || grid_y == 0 || grid_z == 0 || extra != nullptr ||
-        shared_bytes > 65536) {
-        return call(Error::kInvalidConfiguration);
-    }
-    NodeState node;
-    node.type = NodeType::kKernel;
-    node.function = found;
-    node.grid = {grid_x, grid_y, grid_z};
-    node.block = {block_x, block_y, block_z};
-    node.shared_bytes = shared_bytes;
-    for (size_t i = 0; i < found->sizes.size(); ++i) {
-        const auto* const bytes = static_cast<const char*>(arguments[i]);
-        node.arguments.emplace_back(bytes, bytes + found->sizes[i]);
-    }
-    for (auto& argument : node.arguments) node.argument_pointers.push_back(argument.data());
-    return call(submit(*queue, std::move(node)));
+    if (extra != nullptr) return call(Error::kInvalidConfiguration);
+    return call(launch_kernel(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
+                              false, arguments));
+}
+
+EXPORT Error emulatedLaunchEarly(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream,
+                                 void** arguments) {
+    ENTER("hipModuleLaunchKernel");
+    return call(launch_kernel(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
+                              true, arguments));
 }
 
 EXPORT int hiprtcVersion(int* major, int* minor) { return *major = 9, *minor = compiler_version, 0; }

@@ -1,5 +1,7 @@
 // Streams and events as a graph of waiting operations. Nothing runs by itself: whoever waits makes operations run, any
 // that can, in an order that the seed chooses, until the one waited for is done.
+#include <algorithm>
+
 #include "state.h"
 
 namespace emulated {
@@ -13,6 +15,16 @@ bool ready(const Operation& operation) {
     return true;
 }
 
+// Lets those begin that may while this one runs, each behind the one before it.
+void begin_followers(const Work& work) {
+    for (Work front = work; front->follower; front = front->follower) {
+        const Operation& next = *front->follower;
+        const bool alone = std::all_of(next.after.begin(), next.after.end(),
+                                       [&](const Work& other) { return other == front || other->done; });
+        if (!alone || !next.begin()) break;
+    }
+}
+
 // Runs one operation that can run; false when none can.
 bool run_one() {
     std::vector<std::list<Work>::iterator> list;
@@ -24,6 +36,7 @@ bool run_one() {
     const Work work = *chosen;
     state().pending.erase(chosen);
     Device& device = state().devices[work->device];
+    if (device.failed == Error::kSuccess) begin_followers(work);
     // After a failure nothing runs any more, but whoever waits must come back.
     const Error error = device.failed == Error::kSuccess && work->run ? work->run() : Error::kSuccess;
     if (error != Error::kSuccess) device.failed = error;
@@ -31,6 +44,8 @@ bool run_one() {
     work->finished = ++state().ticks;
     work->after.clear();
     work->run = nullptr;
+    work->begin = nullptr;
+    work->follower = nullptr;
     return true;
 }
 
@@ -64,6 +79,14 @@ Work enqueue(StreamState& stream, std::function<Error()> run) {
     stream.last = work;
     state().pending.push_back(work);
     return work;
+}
+
+void start_early(const Work& work, const Work& front, std::shared_ptr<const NodeState> node) {
+    if (!front || !front->kernel || front->done) return;
+    const auto execution = std::make_shared<Execution>(std::move(node));
+    work->run = [execution] { return execution->run(); };
+    work->begin = [execution] { return execution->begin(); };
+    front->follower = work;
 }
 
 Error complete(const Work& work) {

@@ -31,14 +31,20 @@ struct Operation {
     std::function<Error()> run;
     bool done = false;
     double finished = 0;  // ticks; events read it
+    bool kernel = false;
+    std::shared_ptr<Operation> follower;  // a kernel that starts early, and waits for this one by itself
+    std::function<bool()> begin;          // of a follower: starts it; true where its own may begin too
 };
 using Work = std::shared_ptr<Operation>;
 
 struct FunctionState {
     std::string name;
     void (*kernel)(void**) = nullptr;  // null: a kernel of the vendor's GEMM
-    int (*launch)(void (*)(void**), const unsigned*, const unsigned*, void**, unsigned long long, char*,
-                  size_t) = nullptr;
+    void* (*begin)(void (*)(void**), const unsigned*, const unsigned*, void**, unsigned long long, int early, char*,
+                   size_t) = nullptr;
+    int (*allows)(const void*) = nullptr;
+    int (*finish)(void*, char*, size_t) = nullptr;
+    void (*abandon)(void*) = nullptr;
     std::vector<size_t> sizes;  // of its parameters
     int dynamic_shared = 0;
 };
@@ -46,6 +52,7 @@ struct FunctionState {
 struct NodeState {
     NodeType type = NodeType::kEmpty;
     std::vector<NodeState*> after;
+    bool early = false;  // starts early: it comes after one node, a kernel
     FunctionState* function = nullptr;
     Extent grid = {}, block = {};
     uint32_t shared_bytes = 0;
@@ -186,6 +193,7 @@ void heal_memory();  // red zones and freed blocks as if nothing had been writte
 // queue.cpp
 StreamState* stream_of(Stream stream);  // null where the handle is none
 Work enqueue(StreamState& stream, std::function<Error()> run);
+void start_early(const Work& work, const Work& front, std::shared_ptr<const NodeState> node);  // where it can
 Error complete(const Work& work);
 Error complete_device(int device);
 void run_by_chance();
@@ -200,12 +208,29 @@ Error submit(StreamState& stream, NodeState&& node);  // into the capture, or to
 // graph.cpp
 Error run_node(const NodeState& node, int device);
 
+// An execution of a kernel, of which some blocks may begin before the rest.
+class Execution {
+  public:
+    explicit Execution(std::shared_ptr<const NodeState> node) : node_(std::move(node)) {}
+    ~Execution();
+    Execution(const Execution&) = delete;
+    Execution& operator=(const Execution&) = delete;
+    bool begin();  // whether the next kernel may begin too
+    Error run();
+
+  private:
+    void start(bool early, char* message, size_t message_size);
+    const std::shared_ptr<const NodeState> node_;
+    void* launch_ = nullptr;
+};
+
 }  // namespace emulated
 
 // What the library exports, with the types that the loader expects: a definition that differs does not compile.
 namespace ost::gpu::amd {
 #define OST_DECLARE(name, result, parameters) extern "C" __attribute__((visibility("default"))) result name parameters;
 OST_HIP_RUNTIME(OST_DECLARE)
+OST_HIP_EARLY(OST_DECLARE)
 OST_HIP_COMPILER(OST_DECLARE)
 OST_HIP_BLAS(OST_DECLARE)
 #undef OST_DECLARE

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from ostinato.backend_hip.impls.hip.attention import ATTENTION_ROWS
 from ostinato.backend_hip.impls.hip.elementwise import ELEMENTWISE_ROWS
+from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS_ROWS
 from ostinato.backend_hip.impls.hip.linear import LINEAR_ROWS
+from ostinato.backend_hip.impls.hip.matmul import MATMUL_ROWS
 from ostinato.backend_hip.impls.hip.movement import MOVEMENT_ROWS
 from ostinato.backend_hip.impls.hip.norm import NORM_ROWS
 from ostinato.backend_hip.impls.hip.reduce import REDUCE_ROWS
+from ostinato.backend_hip.impls.hip.rope_store import ROPE_STORE_ROWS
 from ostinato.backend_hip.impls.hip.rotary import ROTARY_ROWS
 from ostinato.backend_hip.impls.hip.selection import SELECTION_ROWS
 from ostinato.backend_hip.impls.hip.vendor import VENDOR_ROWS
+from ostinato.backend_hip.impls.hip.vendor_attention import VENDOR_ATTENTION_ROWS
 from ostinato.ir.target import Impl
 
 __all__ = ["HIP_ROWS"]
 
 HIP_ROWS: tuple[Impl, ...] = (
     *LINEAR_ROWS,
+    *FEW_ROWS_ROWS,
+    *MATMUL_ROWS,
     *NORM_ROWS,
     *ROTARY_ROWS,
+    *ROPE_STORE_ROWS,
     *ATTENTION_ROWS,
     *ELEMENTWISE_ROWS,
     *MOVEMENT_ROWS,
     *REDUCE_ROWS,
     *SELECTION_ROWS,
     *VENDOR_ROWS,
+    *VENDOR_ATTENTION_ROWS,
 )

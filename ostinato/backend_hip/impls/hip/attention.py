@@ -24,6 +24,7 @@ from ostinato.backend_hip.impls.hip.common import (
     row_launch,
 )
 from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
@@ -116,19 +117,28 @@ def _chunks(site: CallSite) -> tuple[int, int]:
     return chunk, -(-keys // chunk)
 
 
+def _share(site: CallSite) -> int:
+    """Blocks that share a token and head at most."""
+    return max(1, min(_chunks(site)[1], -(-_FULL // max(1, _units(site)))))
+
+
 def _split_params(site: CallSite) -> Params:
-    return (*_packed_params(site), _chunks(site)[0])
+    return (*_packed_params(site), _chunks(site)[0], _share(site))
 
 
 def _split_launch(site: CallSite) -> Launch:
-    """Blocks that share a token and head, and those along the second axis."""
-    units = _units(site)
-    return block_launch(min(_chunks(site)[1], -(-_FULL // max(1, units))), THREADS, units)
+    """Blocks that share a token and head are neighbours."""
+    return block_launch(_units(site) * _share(site), THREADS)
 
 
 def _split_workspace(site: CallSite) -> int:
-    """Of each chunk two numbers and a head."""
-    return DType.F32.nbytes(_units(site) * _chunks(site)[1] * (site.operand(0).static_shape[-1] + 2))
+    """Three numbers an element of a head, for each chunk."""
+    return DType.F32.nbytes(3 * site.operand(0).elements * _chunks(site)[1])
+
+
+def _split_kernel(site: CallSite) -> str:
+    dtypes = (site.operand(0).dtype, site.operand(1).dtype, site.results[0].dtype)
+    return kernel_name("attention/decode", "attention_decode", _lanes(site), *(dtype.value for dtype in dtypes))
 
 
 def _few_units(site: CallSite) -> str | None:
@@ -217,11 +227,13 @@ def _split(row: Impl) -> Impl:
         name="hip_split",
         level=Level.TUNED,
         operands=(*row.operands, "workspace"),
-        kernel=_by_lanes("attention_packed_split", 0, 1),
+        kernel=_split_kernel,
         params=_split_params,
         launch=_split_launch,
         workspace=_split_workspace,
         accepts=all_of(row.accepts, _fits_lanes, _few_units),
+        exactness=Exactness.ROW_INVARIANT,
+        ahead=("row_of_token", "position", "block_table", "length", "count"),
         priority=1,
     )
 

@@ -1,7 +1,8 @@
 """What the rows of GPUs share: launch shapes, how a tensor looks to a kernel that goes by its leading axis, and the names of types in kernels.
 
 Every kernel with a count operand sees a tensor as entries of its leading axis times what lies in each, so a count is good wherever that axis is one that the
-kernel does not reduce over; there are no twins without it. Launch shapes are made for all entries: blocks past a count end at once.
+kernel does not reduce over; there are no twins without it. Launch shapes are made for all entries: blocks past a count end at once. All are early: every
+kernel of ours waits for the one before it, most of them before they do anything (`Start` in kernels/device.h).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def element_launch(elements: int, rows: int = 1) -> Launch:
 
 def block_launch(blocks: int, threads: int, rows: int = 1) -> Launch:
     """So many blocks; `rows` along the grid's second axis."""
-    return Launch((_blocks(blocks), _blocks(rows), 1), (threads, 1, 1))
+    return Launch((_blocks(blocks), _blocks(rows), 1), (threads, 1, 1), early=True)
 
 
 def row_launch(rows: int, threads: int = THREADS) -> Launch:
@@ -99,7 +100,7 @@ def row_launch(rows: int, threads: int = THREADS) -> Launch:
 def one_block(site: CallSite) -> Launch:
     """The whole work by one block."""
     del site
-    return Launch((1, 1, 1), (ALL_THREADS, 1, 1))
+    return Launch((1, 1, 1), (ALL_THREADS, 1, 1), early=True)
 
 
 def word(dtype: DType) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import Predicate
+from ostinato.backend_hip.impls.common import Predicate, all_of, even_rows
 from ostinato.backend_hip.impls.elementwise import (
     add_bias_dtypes,
     cast_accepts,
     gelu_converts,
     same_dtype,
     swiglu_converts,
+    swiglu_params,
 )
 from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, entries, readable
 from ostinato.backend_hip.kernel_source import kernel_name
@@ -71,12 +72,18 @@ def _converting(row: Impl, accepts: Predicate) -> Impl:
     return replace(row, name="hip_convert", accepts=accepts, in_place=(), priority=-1)
 
 
+def _of_columns(row: Impl, accepts: Predicate) -> Impl:
+    """The row for results of another dtype, or of columns of one joint product."""
+    operands = ("gate", "up")
+    return replace(_converting(row, all_of(accepts, even_rows(*operands))), strided=frozenset(operands))
+
+
 _GELU = readable("gelu", ("x", "count", "y"), _gelu, _params, _launch, same_dtype("x"), (("y", "x"),))
 _SWIGLU = readable(
     "swiglu",
     ("gate", "up", "count", "y"),
     by_dtypes(_FILE, "swiglu", 0, result=0),
-    _params,
+    swiglu_params,
     _launch_runs,
     same_dtype("gate", "up"),
     (("y", "gate"), ("y", "up")),
@@ -88,7 +95,7 @@ ELEMENTWISE_ROWS = (
     _converting(_GELU, gelu_converts),
     _one("tanh", "hyperbolic_tangent"),
     _SWIGLU,
-    _converting(_SWIGLU, swiglu_converts),
+    _of_columns(_SWIGLU, swiglu_converts),
     _two("add", "add"),
     _two("mul", "multiply"),
     _one("scale", "scale", _with("factor")),

@@ -43,6 +43,16 @@ def _repeat_params(site: CallSite) -> Params:
     return _copy(site, (outer, extent, site.integer("repeats"), inner), (extent * inner, inner, 0, 1))
 
 
+def _repeat_pair_kernel(site: CallSite) -> str:
+    return kernel_name(_FILE, "repeat_pair", word(site.operand(0).dtype))
+
+
+def _repeat_pair_params(site: CallSite) -> Params:
+    """Entries, repeats, then runs of an entry and elements of a run: of a head of k, and of a head of a token of v."""
+    batch, groups, time, width = site.operand(0).static_shape
+    return (batch, site.integer("repeats"), groups, time * width, time * groups, width)
+
+
 def _broadcast_params(site: CallSite) -> Params:
     return _copy(site, (site.results[0].elements,), (0,))
 
@@ -82,6 +92,14 @@ MOVEMENT_ROWS = (
     readable("gather_rows", ("x", "index", "count", "y"), _gather_kernel, _gather_params, _launch, gather_accepts),
     replace(readable("contiguous", _COPY, _copy_kernel, _copy_params, _launch, copy_accepts), strided=frozenset({"x"})),
     readable("repeat_interleave", _COPY, _copy_kernel, _repeat_params, _launch, repeat_accepts),
+    readable(
+        "repeat_gqa_kv_bthd",
+        ("k", "v", "count", "k_repeated", "v_repeated"),
+        _repeat_pair_kernel,
+        _repeat_pair_params,
+        lambda site: element_launch(2 * site.results[0].elements),
+        spread_accepts,
+    ),
     readable("broadcast_scalar", _COPY, _copy_kernel, _broadcast_params, _launch, spread_accepts),
     readable(
         "concat",

@@ -20,12 +20,22 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, fixed, need_dtype, number
-from ostinato.backend_hip.impls.hip.linear import FEW_ROWS
+from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS
+from ostinato.backend_hip.impls.linear import without_fusion
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
-__all__ = ["ALIGNMENT", "GEMM_OPERANDS", "NO_BIAS", "VENDOR_ROWS", "GemmParams"]
+__all__ = [
+    "ALIGNMENT",
+    "GEMM_OPERANDS",
+    "NO_BIAS",
+    "VENDOR_ROWS",
+    "GemmParams",
+    "gemm_row",
+    "some_elements",
+    "vendor_dtypes",
+]
 
 GEMM_OPERANDS = ("a", "b", "bias", "c", "d", "workspace")
 """What a GEMM step's operands are, in their order: d = alpha op(a) op(b) + beta c, plus the bias along the rows of d."""
@@ -119,7 +129,7 @@ def _taken(site: CallSite, index: int, *, folded: bool = False) -> _Matrices:
     return found
 
 
-def _dtypes(first: str, second: str, result: str) -> Predicate:
+def vendor_dtypes(first: str, second: str, result: str) -> Predicate:
     """Two operands of one float dtype; the result is of it too, or f32."""
 
     def accepts(site: CallSite) -> str | None:
@@ -133,7 +143,8 @@ def _dtypes(first: str, second: str, result: str) -> Predicate:
     return accepts
 
 
-def _some_elements(site: CallSite) -> str | None:
+def some_elements(site: CallSite) -> str | None:
+    """Operands and a result with elements, of extents that the libraries take."""
     tensors = (site.operand(0), site.operand(1), site.results[0])
     if not all(tensor.elements for tensor in tensors):
         return "the vendor multiplies nothing that has no elements"
@@ -237,13 +248,15 @@ def _matmul_params(site: CallSite) -> GemmParams:
     )
 
 
-def _row(
+def gemm_row(
     op: str,
     operands: tuple[str, ...],
     strided: frozenset[str],
     params: Callable[[CallSite], GemmParams],
     accepts: Predicate,
 ) -> Impl:
+    """A row of the vendor's; `operands` are in the order of `GEMM_OPERANDS`."""
+
     def workspace(site: CallSite) -> int:
         wanted = params(site)
         return _WORKSPACE if wanted.m * wanted.n * wanted.k * wanted.batches >= _LARGE else 0
@@ -264,18 +277,18 @@ def _row(
 
 
 VENDOR_ROWS = (
-    _row(
+    gemm_row(
         "linear",
         ("weight", "x", "bias", "-", "y", "workspace"),
         frozenset({"x"}),
         _linear_params,
-        all_of(_dtypes("x", "weight", "y"), _some_elements, _linear_accepts),
+        all_of(vendor_dtypes("x", "weight", "y"), without_fusion, some_elements, _linear_accepts),
     ),
-    _row(
+    gemm_row(
         "matmul",
         ("b", "a", "-", "-", "y", "workspace"),
         frozenset({"a", "b"}),
         _matmul_params,
-        all_of(_dtypes("a", "b", "y"), _some_elements, _matmul_accepts),
+        all_of(vendor_dtypes("a", "b", "y"), some_elements, _matmul_accepts),
     ),
 )

@@ -4,12 +4,11 @@
 // - tiles_N, for any head: tiles of 128 keys that begin at multiples of 128, in ascending order. In a tile a thread has
 //   a key, then N elements of the output.
 // - lanes_N, for heads of N times 16 bytes: teams of N lanes take every so manieth key, 16 bytes of it each, and are
-//   joined at the end, those of a group in a tree and groups in ascending order. Chunks of keys of a packed token may
-//   be left to blocks of their own; chunks are joined in ascending order, whoever had them.
+//   joined at the end, those of a group in a tree and groups in ascending order.
 //
 // Either way a result depends on the token and its keys alone, and not on where the keys lie or who else is in the
 // batch. Keys that are not seen are not read; a token that sees none gives zeros.
-#include "scoring.h"
+#include "keys.h"
 #include "words.h"
 
 // Where key and value j begin, in elements, and whether all of them begin at multiples of 16 bytes if the first do.
@@ -19,22 +18,6 @@ struct Evenly {
     DEVICE i64 key(i64 j) const { return j * key_step; }
     DEVICE i64 value(i64 j) const { return j * value_step; }
 };
-struct InBlocks {
-    const i32* table;
-    i64 kv_heads, kv;
-    u32 block_size;  // keys are counted in 31 bits, and so are those of a block
-    i64 width;
-    DEVICE bool whole(int size) const { return width * size % 16 == 0; }
-    DEVICE i64 key(i64 j) const {
-        const u32 block = static_cast<u32>(j) / block_size, inside = static_cast<u32>(j) % block_size;
-        return ((table[block] * kv_heads + kv) * block_size + inside) * width;
-    }
-    DEVICE i64 value(i64 j) const { return key(j); }
-};
-
-// What some keys amount to: their largest score, their weights' sum, and for each d of [0, width) that of weighted
-// values. A result is their quotient, and 0 where there is no key.
-DEVICE f32 quotient(f32 output, f32 sum) { return sum == 0.0f ? 0.0f : output / sum; }
 
 // Each of these calls put(d, peak, sum, output) for d of [0, width) of one query over keys [first, end), by all threads
 // of a block.
@@ -173,32 +156,6 @@ struct Finished {
     DEVICE void operator()(int d, f32, f32 sum, f32 output) const { narrow(quotient(output, sum), y[d]); }
 };
 
-// What a packed token sees, and where. A token sees the keys up to its position and below its row's length. Blocks of
-// keys that no token sees need not exist.
-struct Sight {
-    i64 start, end;
-    const i32* table;
-    bool bad;  // the same in all threads
-};
-DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* block_table, const i32* length,
-                      i64 token, i64 table_rows, i64 table_width, i64 block_size, i64 window) {
-    const i64 row = row_of_token[token], at = position[token], start = window_start(at, window);
-    const bool none = row < 0 || row >= table_rows;
-    const i64 end = none ? 0 : smaller<i64>(at + 1, length[row]);
-    const bool bad = row >= table_rows || (end > start && end > table_width * block_size);
-    return {start, bad ? 0 : end, block_table + (none ? 0 : row) * table_width, bad};
-}
-// Whether some block of keys [start, end) does not exist.
-DEVICE bool blocks_missing(const i32* table, i64 start, i64 end, i64 blocks, i64 block_size) {
-    bool bad = false;
-    if (start < end) {
-        for (i64 b = start / block_size + thread_index(); b * block_size < end; b += thread_count()) {
-            bad = bad || table[b] < 0 || table[b] >= blocks;
-        }
-    }
-    return block_any(bad);
-}
-
 // q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table.
 template <class Way, class Q, class C, class Y>
 DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, const i32* row_of_token,
@@ -216,63 +173,6 @@ DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, con
         Way::attend(q + unit * width, k_cache, v_cache, seen.start, bad ? 0 : seen.end, static_cast<int>(width), score,
                     InBlocks{seen.table, kv_heads, kv, static_cast<u32>(block_size), width},
                     Finished<Y>{y + unit * width});
-    }
-}
-
-// What a chunk of keys amounts to, in the workspace: peak, sum, then the outputs.
-struct Unfinished {
-    f32* at;
-    DEVICE void operator()(int d, f32 peak, f32 sum, f32 output) const {
-        if (d == 0) at[0] = peak, at[1] = sum;
-        at[2 + d] = output;
-    }
-};
-
-// The same, but chunks of so many keys, which begin at multiples of that, are shared by the blocks along the grid's
-// first axis; tokens and heads are along the second one. The last block of a head joins them.
-template <class Way, class Q, class C, class Y>
-DEVICE void attention_packed_split(const Q* q, const C* k_cache, const C* v_cache, const i32* row_of_token,
-                                   const i32* position, const i32* block_table, const i32* length, const i32* count,
-                                   Y* y, f32* workspace, i64 tokens, i64 heads, i64 kv_heads, i64 width, i64 blocks,
-                                   i64 block_size, i64 table_rows, i64 table_width, f64 scale, i64 window, f64 cap,
-                                   i64 chunk, Status status) {
-    const Scoring score = {static_cast<f32>(scale), static_cast<f32>(cap)};
-    const i64 units = valid_rows(count, tokens) * heads;
-    const i64 most = (table_width * block_size + chunk - 1) / chunk, stride = width + 2;
-    for (i64 unit = block_index_y(); unit < units; unit += block_count_y()) {
-        const i64 token = unit / heads, kv = unit % heads / (heads / kv_heads);
-        const Sight seen = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
-                                    block_size, window);
-        const i64 skipped = seen.start / chunk;
-        const i64 chunks = seen.end > seen.start ? (seen.end - 1) / chunk - skipped + 1 : 0;
-        const i64 parties = larger<i64>(1, smaller<i64>(chunks, block_count()));
-        if (block_index() >= parties) continue;
-        if (seen.bad && thread_index() == 0) status.out_of_range();
-        f32* const parts = workspace + unit * most * stride;
-        const InBlocks place = {seen.table, kv_heads, kv, static_cast<u32>(block_size), width};
-        for (i64 c = block_index(); c < larger<i64>(1, chunks); c += parties) {
-            const i64 first = larger(seen.start, (skipped + c) * chunk);
-            const i64 end = smaller(seen.end, (skipped + c + 1) * chunk);
-            const bool bad = blocks_missing(seen.table, first, end, blocks, block_size);
-            if (bad && thread_index() == 0) status.out_of_range();
-            Way::attend(q + unit * width, k_cache, v_cache, first, bad ? 0 : end, static_cast<int>(width), score, place,
-                        Unfinished{parts + c * stride});
-        }
-        if (parties > 1 && !status.last_of(static_cast<u32>(parties), unit)) continue;
-        block_barrier();
-        f32 top = -infinity();
-        for (i64 c = 0; c < larger<i64>(1, chunks); ++c) top = Largest()(top, parts[c * stride]);
-        for (i64 d = thread_index(); d < width; d += thread_count()) {
-            f32 sum = 0.0f, output = 0.0f;
-            for (i64 c = 0; c < larger<i64>(1, chunks); ++c) {
-                const f32* const part = parts + c * stride;
-                const f32 share = shifted(part[0], top);
-                sum = fmaf(part[1], share, sum);
-                output = fmaf(part[2 + d], share, output);
-            }
-            narrow(quotient(output, sum), y[unit * width + d]);
-        }
-        block_barrier();
     }
 }
 

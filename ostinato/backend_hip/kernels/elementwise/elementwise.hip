@@ -44,22 +44,37 @@ DEVICE void hyperbolic_tangent(const X* x, const i32* count, X* y, i64 rows, i64
     for_elements(count, rows, width, [=](i64 i) { narrow(tanhf(widen(x[i])), y[i]); });
 }
 
-// Runs of 8 by words, where all begin at multiples of 16 bytes; what is left over one by one.
+// Rows of gate and up lie so many elements apart, `inner` rows an entry: they may be columns of one joint product. Runs
+// of 8 by words, where all rows begin at multiples of 16 bytes; else one by one.
 template <class X, class Y>
-DEVICE void swiglu(const X* gate, const X* up, const i32* count, Y* y, i64 rows, i64 width, Status) {
+DEVICE void swiglu(const X* gate, const X* up, const i32* count, Y* y, i64 entries, i64 inner, i64 width,
+                   i64 gate_stride, i64 up_stride, Status) {
     constexpr int RUN = 8;
-    const i64 end = valid_rows(count, rows) * width;
-    const i64 runs = aligned(gate) && aligned(up) && aligned(y) ? end / RUN : 0;
-    for (i64 run = first_element(); run < runs; run += element_step()) {
+    const i64 rows = valid_rows(count, entries) * inner;
+    const bool one = gate_stride == width && up_stride == width;  // all rows are one
+    const i64 length = one ? rows * width : width, end = one ? 1 : rows;
+    const bool whole = aligned(gate) && aligned(up) && aligned(y) &&
+                       (one || (width | gate_stride | up_stride) % RUN == 0);
+    const i64 runs = whole ? length / RUN : 0, units = end * runs;
+    const auto at = [=](i64 unit, i64& row, i64 each) {  // what is left of a unit in its row
+        row = end == 1 ? 0 : unit / each;
+        return unit - row * each;
+    };
+    for (i64 unit = first_element(); unit < units; unit += element_step()) {
+        i64 row;
+        const i64 i = at(unit, row, runs) * RUN;
         f32 gates[RUN], ups[RUN];
-        load_values(gate + run * RUN, true, gates);
-        load_values(up + run * RUN, true, ups);
+        load_values(gate + row * gate_stride + i, true, gates);
+        load_values(up + row * up_stride + i, true, ups);
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) gates[i] = silu_of(gates[i]) * ups[i];
-        store_values(y + run * RUN, gates);
+        for (int n = 0; n < RUN; ++n) gates[n] = silu_of(gates[n]) * ups[n];
+        store_values(y + row * width + i, gates);
     }
-    for (i64 i = runs * RUN + first_element(); i < end; i += element_step()) {
-        narrow(silu_of(widen(gate[i])) * widen(up[i]), y[i]);
+    const i64 rest = length - runs * RUN;
+    for (i64 unit = first_element(); unit < end * rest; unit += element_step()) {
+        i64 row;
+        const i64 i = runs * RUN + at(unit, row, rest);
+        narrow(silu_of(widen(gate[row * gate_stride + i])) * widen(up[row * up_stride + i]), y[row * width + i]);
     }
 }
 

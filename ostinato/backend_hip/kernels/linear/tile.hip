@@ -64,9 +64,9 @@ DEVICE void for_tiles(i64 outputs, i64 rows, F body) {
 }
 
 template <int TILES, int PARTS, class T, class Y>
-DEVICE void linear_tile(const T* x, const T* weight, const f32* bias, const i32* count, Y* y0, Y* y1, Y* y2,
-                        i64 entries, i64 inner, i64 columns, i64 n0, i64 n1, i64 n2, Status) {
-    const Results<Y> results = {y0, y1, y2, n0, n1, n2, bias};
+DEVICE void linear_tile(const T* x, const T* weight, const f32* bias, const Y* residual, const i32* count, Y* y0,
+                        Y* y1, Y* y2, i64 entries, i64 inner, i64 columns, i64 n0, i64 n1, i64 n2, Status) {
+    const Results<Y> results = {y0, y1, y2, n0, n1, n2, bias, residual};
     const i64 rows = valid_rows(count, entries) * inner, outputs = results.count();
     if (!aligned(x) || !aligned(weight)) {
         for_each_output(rows, outputs, [=](i64 row, i64 output) {

@@ -1,23 +1,25 @@
 // Products of two activations, in tiles of 16 x 16 outputs: a thread an output, K in ascending order.
 #include "device.h"
 
-// A matrix in memory, seen with its rows and columns swapped where `transposed`; zeros outside.
+// A matrix in memory, lines of it `line` elements apart: rows, or columns where it is turned. Zeros outside.
 template <class T>
 struct Matrix {
     const T* values;
-    i64 rows, columns;
-    bool transposed;
+    i64 rows, columns, line;
+    bool turned;
     DEVICE f32 at(i64 row, i64 column) const {
         if (row >= rows || column >= columns) return 0.0f;
-        return widen(values[transposed ? column * rows + row : row * columns + column]);
+        return widen(values[turned ? column * line + row : row * line + column]);
     }
 };
 
-// y [batches, m, n] = scale * a b. A count is of the first batch axis, which has `inner` matrices an entry, or of the
-// rows of the only matrix.
+// y = scale * a b for batches of matrices: `entries` of the first batch axis with `inner` matrices each, `shared` of
+// which read one of b. Entries, matrices and lines of a, b and y are so many elements apart. A count is of the entries,
+// or of the rows of the only matrix.
 template <class T, class Y>
 DEVICE void matmul(const T* a, const T* b, const i32* count, Y* y, i64 entries, i64 inner, i64 m, i64 k, i64 n,
-                   i64 transpose_a, i64 transpose_b, i64 counts_rows, f64 scale, Status) {
+                   i64 turned_a, i64 turned_b, i64 counts_rows, f64 scale, i64 shared, i64 a_entry, i64 a_matrix,
+                   i64 a_line, i64 b_entry, i64 b_matrix, i64 b_line, i64 y_entry, i64 y_matrix, i64 y_line, Status) {
     constexpr int tile = 16;
     SHARED(f32, left, tile * tile);
     SHARED(f32, right, tile * tile);
@@ -26,8 +28,10 @@ DEVICE void matmul(const T* a, const T* b, const i32* count, Y* y, i64 entries, 
     const int row = thread_index() / tile, column = thread_index() % tile;
     const i64 across = (n + tile - 1) / tile, tiles = (rows + tile - 1) / tile * across;
     for (i64 batch = block_index_y(); batch < batches; batch += block_count_y()) {
-        const Matrix<T> first{a + batch * m * k, m, k, transpose_a != 0};
-        const Matrix<T> second{b + batch * k * n, k, n, transpose_b != 0};
+        const i64 entry = batch / inner, matrix = batch % inner;
+        const Matrix<T> first{a + entry * a_entry + matrix * a_matrix, m, k, a_line, turned_a != 0};
+        const Matrix<T> second{b + entry * b_entry + matrix / shared * b_matrix, k, n, b_line, turned_b != 0};
+        Y* const to = y + entry * y_entry + matrix * y_matrix;
         for (i64 t = block_index(); t < tiles; t += block_count()) {
             const i64 top = t / across * tile, edge = t % across * tile;
             f32 sum = 0.0f;
@@ -39,7 +43,7 @@ DEVICE void matmul(const T* a, const T* b, const i32* count, Y* y, i64 entries, 
                 block_barrier();
             }
             if (top + row < rows && edge + column < n) {
-                narrow(sum * static_cast<f32>(scale), y[(batch * m + top + row) * n + edge + column]);
+                narrow(sum * static_cast<f32>(scale), to[(top + row) * y_line + edge + column]);
             }
         }
     }

@@ -17,6 +17,19 @@ DEVICE void copy(const T* x, const i32* count, T* y, i64 entries, i64 inner, i64
     }
 }
 
+// Every run of k and of v `repeats` times in a row. An entry has so many runs of so many elements.
+template <class T>
+DEVICE void repeat_pair(const T* k, const T* v, const i32* count, T* k_repeated, T* v_repeated, i64 entries, i64 repeats,
+                        i64 k_runs, i64 k_run, i64 v_runs, i64 v_run, Status) {
+    const i64 valid = valid_rows(count, entries) * repeats, keys = valid * k_runs * k_run;
+    const i64 end = keys + valid * v_runs * v_run;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        const bool key = i < keys;
+        const i64 at = key ? i : i - keys, run = key ? k_run : v_run;
+        (key ? k_repeated : v_repeated)[at] = (key ? k : v)[at / run / repeats * run + at % run];
+    }
+}
+
 // Runs of up to 8 parts one after another: y has entries * runs runs, each the parts' l0, l1, ... elements.
 template <class T>
 DEVICE void concat(const T* x0, const T* x1, const T* x2, const T* x3, const T* x4, const T* x5, const T* x6,

@@ -1,5 +1,5 @@
 // Rotary embedding: cosine and sine tables of a batch of positions, and the rotation in both pairings of elements.
-#include "words.h"
+#include "rope.h"
 
 // The angle is the f32 product that models were trained with; cosine and sine are taken in f64 and rounded once.
 DEVICE void turn_at(i32 position, f32 frequency, f32 scale, f32& cosine, f32& sine) {
@@ -42,13 +42,6 @@ DEVICE void rotary_table_longrope(const i32* position, const i32* length, const 
                                   i64 original, f64 scale, Status) {
     make_tables(position, count, cosine, sine, entries, inner, half, scale,
                 [=](i64 row, i64 i) { return length[row] > original ? far[i] : near[i]; });
-}
-
-// The pair (a, b) by the angle of c and s.
-DEVICE void turn(f32& a, f32& b, f32 c, f32 s) {
-    const f32 first = fmaf(a, c, -(b * s));
-    b = fmaf(b, c, a * s);
-    a = first;
 }
 
 // x [.., heads, width] in natural order, `items` = width - half units of work a head: a pair each, then an element each

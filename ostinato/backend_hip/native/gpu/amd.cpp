@@ -68,6 +68,7 @@ Error device_facts(int device, DeviceFacts* facts) {
     char properties[amd::kPropertiesBytes] = {};
     error = first(error, get_properties(properties, device));
     if (error != Error::kSuccess) return error;
+    facts->early_starts = hip.emulatedLaunchEarly != nullptr ? 1 : 0;
     const char* architecture = properties + architecture_offset;  // gfx942:sramecc+:xnack-
     const size_t length = strcspn(architecture, ":");
     std::memcpy(facts->architecture, architecture, length < sizeof facts->architecture ? length : 0);
@@ -173,6 +174,12 @@ Error fill_node(Node node, FillNode* fill) {
     return Error::kSuccess;
 }
 
+Error graph_edges(Graph graph, Node* from, Node* to, uint8_t* early, size_t* count) {
+    if (hip.emulatedGraphGetEdges != nullptr) return hip.emulatedGraphGetEdges(graph, from, to, early, count);
+    if (from != nullptr) std::memset(early, 0, *count);
+    return hip.hipGraphGetEdges(graph, from, to, count);
+}
+
 Error graph_instantiate(GraphExec* exec, Graph graph) { return hip.hipGraphInstantiateWithFlags(exec, graph, 0); }
 
 Error graph_update(GraphExec exec, Graph graph, UpdateResult* result) {
@@ -192,7 +199,12 @@ Error function_set(Function, FunctionAttribute attribute, int value) {
     return error != Error::kSuccess || value <= limit ? error : Error::kInvalidValue;
 }
 
-Error launch(Function function, Extent grid, Extent block, uint32_t shared_bytes, Stream stream, void** arguments) {
+Error launch(Function function, Extent grid, Extent block, uint32_t shared_bytes, Stream stream, bool early,
+             void** arguments) {
+    if (early) {
+        return hip.emulatedLaunchEarly(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                                       stream, arguments);
+    }
     return hip.hipModuleLaunchKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, stream,
                                      arguments, nullptr);
 }
@@ -240,7 +252,7 @@ void fill(RuntimeApi& api) {
            graph_add_kernel,
            hip.hipGraphAddDependencies,
            hip.hipGraphGetNodes,
-           hip.hipGraphGetEdges,
+           graph_edges,
            node_type,
            kernel_node,
            copy_node,
@@ -268,6 +280,9 @@ void open_amd(Api& api, std::vector<LibraryReport>& reports, const Search& searc
 #define OST_LOAD(name, result, parameters) \
     hip.name = reinterpret_cast<decltype(hip.name)>(library.required(#name, report));
     OST_HIP_RUNTIME(OST_LOAD)
+#undef OST_LOAD
+#define OST_LOAD(name, result, parameters) hip.name = reinterpret_cast<decltype(hip.name)>(library.symbol(#name));
+    OST_HIP_EARLY(OST_LOAD)
 #undef OST_LOAD
     void* properties = library.symbol("hipGetDevicePropertiesR0600");
     architecture_offset = properties != nullptr ? amd::kArchitectureOffsetNew : amd::kArchitectureOffsetOld;

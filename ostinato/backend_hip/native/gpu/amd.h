@@ -147,6 +147,13 @@ struct CopyNodeParams {
     X(hipModuleLaunchKernel, Error, (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,   \
                                      Stream, void**, void**))
 
+// No runtime of AMD's starts a kernel early, and HIP has no call for it. The emulated device has these, so that all
+// above the table is tested without a card that can.
+#define OST_HIP_EARLY(X)                                                                                               \
+    X(emulatedLaunchEarly, Error, (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,     \
+                                   Stream, void**))                                                                    \
+    X(emulatedGraphGetEdges, Error, (Graph, Node*, Node*, uint8_t*, size_t*))
+
 #define OST_HIP_COMPILER(X)                                                                                            \
     X(hiprtcVersion, int, (int*, int*))                                                                                \
     X(hiprtcGetErrorString, const char*, (int))                                                                        \
@@ -211,6 +218,7 @@ using GemmPreference = struct GemmPreferenceHandle*;
 #define OST_MEMBER(name, result, parameters) result(*name) parameters;
 struct RuntimeFunctions {
     OST_HIP_RUNTIME(OST_MEMBER)
+    OST_HIP_EARLY(OST_MEMBER)
 };
 struct CompilerFunctions {
     OST_HIP_COMPILER(OST_MEMBER)

@@ -158,6 +158,7 @@ void bind_devices(py::module_& m) {
         {"memory_clock_khz", &gpu::DeviceFacts::memory_clock_khz},
         {"memory_bus_bits", &gpu::DeviceFacts::memory_bus_bits},
         {"pci_bus", &gpu::DeviceFacts::pci_bus},
+        {"early_starts", &gpu::DeviceFacts::early_starts},
     };
     for (const auto& [name, field] : facts) {
         device.def_property_readonly(name, [field = field](const Device& d) { return d.facts.*field; });

@@ -117,6 +117,7 @@ void bind_graphs(py::module_& m) {
         .def_property_readonly("node_count", [](const GraphObject& g) { return g.graph.node_count(); })
         .def_property_readonly("nodes", [](const GraphObject& g) { return g.record().nodes; })
         .def_property_readonly("edges", [](const GraphObject& g) { return g.record().edges; })
+        .def_property_readonly("early_edges", [](const GraphObject& g) { return g.record().early; })
         .def(
             "launch", [](const GraphObject& g, const Stream& stream) { without_gil([&] { g.graph.launch(stream); }); },
             py::arg("stream"))

@@ -11,8 +11,9 @@ using Triple = std::tuple<uint32_t, uint32_t, uint32_t>;
 gpu::Extent extent(const Triple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
 
 LaunchWork launch_work(const Function& function, const Triple& grid, const Triple& block, uint32_t shared_bytes,
-                       const std::vector<uintptr_t>& operands, const py::sequence& params) {
-    LaunchWork work = {&function, extent(grid), extent(block), shared_bytes, std::string(operands.size(), 'p'), {}};
+                       bool early, const std::vector<uintptr_t>& operands, const py::sequence& params) {
+    LaunchWork work = {
+        &function, extent(grid), extent(block), shared_bytes, early, std::string(operands.size(), 'p'), {}};
     for (const uintptr_t operand : operands) work.arguments.push_back(address_argument(pointer(operand)));
     for (const py::handle param : params) {
         Argument argument = {};
@@ -78,11 +79,12 @@ void bind_table(py::module_& m) {
     step.def_static(
             "launch",
             [](const std::string& node, const Function& function, const Triple& grid, const Triple& block,
-               uint32_t shared_bytes, const std::vector<uintptr_t>& operands, const py::sequence& params) {
-                return TableStep{node, launch_work(function, grid, block, shared_bytes, operands, params)};
+               uint32_t shared_bytes, const std::vector<uintptr_t>& operands, const py::sequence& params,
+               bool early) {
+                return TableStep{node, launch_work(function, grid, block, shared_bytes, early, operands, params)};
             },
             py::arg("node"), py::arg("function"), py::arg("grid"), py::arg("block"), py::arg("shared_bytes"),
-            py::arg("operands"), py::arg("params"), py::keep_alive<0, 2>())
+            py::arg("operands"), py::arg("params"), py::arg("early") = false, py::keep_alive<0, 2>())
         .def_static("gemm", &gemm_step, py::arg("node"), py::arg("problem"), py::arg("choice"), py::arg("a"),
                     py::arg("b"), py::arg("c"), py::arg("d"), py::arg("bias") = 0, py::arg("alpha") = 1.0f,
                     py::arg("beta") = 0.0f, py::arg("workspace") = 0, py::arg("workspace_bytes") = 0)
@@ -119,7 +121,7 @@ void bind_table(py::module_& m) {
         .def(py::init([](Device& device, const Function& function, const Triple& grid, const Triple& block,
                          uint32_t shared_bytes, size_t operands, const py::sequence& params,
                          uint32_t number) {
-                 const LaunchWork work = launch_work(function, grid, block, shared_bytes,
+                 const LaunchWork work = launch_work(function, grid, block, shared_bytes, false,
                                                      std::vector<uintptr_t>(operands), params);
                  return std::make_unique<Launch>(device, work, operands, number);
              }),

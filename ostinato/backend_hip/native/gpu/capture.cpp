@@ -135,14 +135,20 @@ CapturedGraph read_graph(const Device& device, gpu::Graph graph, const std::vect
     CapturedGraph read;
     for (const gpu::Node node : nodes) read.nodes.push_back(read_node(device, node));
     size_t count = 0;
-    device.gpu.check(api.graph_edges(graph, nullptr, nullptr, &count), "counting the edges of a graph");
+    device.gpu.check(api.graph_edges(graph, nullptr, nullptr, nullptr, &count), "counting the edges of a graph");
     std::vector<gpu::Node> from(count), to(count);
+    std::vector<uint8_t> early(count);
     if (count != 0)
-        device.gpu.check(api.graph_edges(graph, from.data(), to.data(), &count), "listing the edges of a graph");
+        device.gpu.check(api.graph_edges(graph, from.data(), to.data(), early.data(), &count),
+                         "listing the edges of a graph");
     std::unordered_map<gpu::Node, size_t> number;
     for (size_t i = 0; i < nodes.size(); ++i) number[nodes[i]] = i;
-    for (size_t i = 0; i < count; ++i) read.edges.emplace_back(number.at(from[i]), number.at(to[i]));
+    for (size_t i = 0; i < count; ++i) {
+        read.edges.emplace_back(number.at(from[i]), number.at(to[i]));
+        if (early[i] != 0) read.early.push_back(read.edges.back());
+    }
     std::sort(read.edges.begin(), read.edges.end());
+    std::sort(read.early.begin(), read.early.end());
     return read;
 }
 

@@ -28,6 +28,7 @@ struct CapturedNode {
 struct CapturedGraph {
     std::vector<CapturedNode> nodes;
     std::vector<std::pair<size_t, size_t>> edges;  // from, to
+    std::vector<std::pair<size_t, size_t>> early;  // those that start the later kernel early
 };
 
 // How many bytes each parameter of a kernel has, for reading nodes back; told by whoever loads the kernel.

@@ -177,6 +177,7 @@ struct DeviceFacts {
     int integrated;
     int cooperative_launch;
     int memory_pools;
+    int early_starts;  // a kernel can be started while the one before it on its stream still runs
 };
 
 struct RuntimeApi {
@@ -225,7 +226,8 @@ struct RuntimeApi {
     Error (*graph_add_kernel)(Node*, Graph, const Node* after, size_t after_count, const KernelNode*);
     Error (*graph_add_dependencies)(Graph, const Node* from, const Node* to, size_t count);
     Error (*graph_nodes)(Graph, Node* nodes, size_t* count);  // nodes null: only the count
-    Error (*graph_edges)(Graph, Node* from, Node* to, size_t* count);
+    // early[i]: edge i starts the later kernel early, which waits by itself for the one before it
+    Error (*graph_edges)(Graph, Node* from, Node* to, uint8_t* early, size_t* count);
     Error (*node_type)(Node, NodeType*);
     Error (*kernel_node)(Node, KernelNode*);
     Error (*copy_node)(Node, CopyNode*);
@@ -241,7 +243,8 @@ struct RuntimeApi {
     Error (*function_get)(int* value, FunctionAttribute, Function);
     Error (*function_set)(Function, FunctionAttribute, int value);
     Error (*occupancy)(int* blocks, Function, int threads, size_t shared_bytes);
-    Error (*launch)(Function, Extent grid, Extent block, uint32_t shared_bytes, Stream, void** arguments);
+    // early: where the device has early_starts; the kernel waits by itself
+    Error (*launch)(Function, Extent grid, Extent block, uint32_t shared_bytes, Stream, bool early, void** arguments);
 };
 
 // Run-time compilation: needs no device. Numbers of hiprtcResult, which are nvrtcResult's.

@@ -67,7 +67,7 @@ void Launch::run(const uintptr_t* operands, const StatusBlock& status, const Str
     const gpu::Stream queue = place(device_, stream);
     const Current current(device_);
     const gpu::Error error = device_.gpu.runtime().launch(work_.function->handle(), work_.grid, work_.block,
-                                                          work_.shared_bytes, queue, addresses);
+                                                          work_.shared_bytes, queue, false, addresses);
     if (error != gpu::Error::kSuccess) device_.gpu.check(error, "launching kernel " + work_.function->name());
     device_.launches.fetch_add(1, std::memory_order_relaxed);
 }

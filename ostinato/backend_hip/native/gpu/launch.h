@@ -13,6 +13,7 @@ struct LaunchWork {
     const Function* function;
     gpu::Extent grid, block;
     uint32_t shared_bytes;
+    bool early;           // the kernel waits by itself
     std::string letters;  // of the arguments: what the kernel must take
     std::vector<Argument> arguments;
 };

@@ -111,7 +111,7 @@ void launch(const Function& function, gpu::Extent grid, gpu::Extent block, uint3
     std::vector<void*> addresses;
     for (const Argument& argument : arguments) addresses.push_back(const_cast<Argument*>(&argument));
     const Current current(device);
-    device.gpu.check(device.gpu.runtime().launch(function.handle(), grid, block, shared_bytes, queue, addresses.data()),
+    device.gpu.check(device.gpu.runtime().launch(function.handle(), grid, block, shared_bytes, queue, false, addresses.data()),
                      "launching kernel " + function.name());
 }
 

@@ -96,6 +96,8 @@ Error device_facts(int device, DeviceFacts* facts) {
         if (result == 0) result = cuda.cuDeviceGetAttribute(entry.value, entry.attribute, device);
     }
     std::snprintf(facts->architecture, sizeof facts->architecture, "sm_%d%d", major, minor);
+    // a driver that does not tell early edges from others could not be held to them
+    facts->early_starts = major >= nvidia::kEarlyCapability && cuda.cuGraphGetEdges_v2 != nullptr ? 1 : 0;
     return typed(result);
 }
 
@@ -193,11 +195,14 @@ Error graph_add_dependencies(Graph graph, const Node* from, const Node* to, size
     return typed(cuda.cuGraphAddDependencies(graph, from, to, count));
 }
 Error graph_nodes(Graph graph, Node* nodes, size_t* count) { return typed(cuda.cuGraphGetNodes(graph, nodes, count)); }
-Error graph_edges(Graph graph, Node* from, Node* to, size_t* count) {
-    if (cuda.cuGraphGetEdges_v2 == nullptr) return typed(cuda.cuGraphGetEdges(graph, from, to, count));
-    // the older call refuses graphs with an early start, which the vendor's products have
+Error graph_edges(Graph graph, Node* from, Node* to, uint8_t* early, size_t* count) {
     std::vector<nvidia::EdgeData> data(from == nullptr ? 0 : *count);
-    return typed(cuda.cuGraphGetEdges_v2(graph, from, to, data.empty() ? nullptr : data.data(), count));
+    // the older call refuses graphs with an early start
+    const int result = cuda.cuGraphGetEdges_v2 == nullptr
+                           ? cuda.cuGraphGetEdges(graph, from, to, count)
+                           : cuda.cuGraphGetEdges_v2(graph, from, to, data.empty() ? nullptr : data.data(), count);
+    for (size_t i = 0; i < data.size(); ++i) early[i] = data[i].type == nvidia::kEarlyEdge ? 1 : 0;
+    return typed(result);
 }
 Error node_type(Node node, NodeType* type) {
     int number = 0;
@@ -259,7 +264,14 @@ Error function_set(Function function, FunctionAttribute attribute, int value) {
 Error occupancy(int* blocks, Function function, int threads, size_t shared_bytes) {
     return typed(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared_bytes));
 }
-Error launch(Function f, Extent grid, Extent block, uint32_t shared_bytes, Stream stream, void** arguments) {
+Error launch(Function f, Extent grid, Extent block, uint32_t shared_bytes, Stream stream, bool early,
+             void** arguments) {
+    if (early) {
+        nvidia::LaunchAttribute attribute = {nvidia::kEarlyLaunch, {}, 1, {}};
+        const nvidia::LaunchConfiguration launch = {grid.x,  grid.y,       grid.z, block.x,    block.y,
+                                                    block.z, shared_bytes, stream, &attribute, 1};
+        return typed(cuda.cuLaunchKernelEx(&launch, f, arguments, nullptr));
+    }
     return typed(cuda.cuLaunchKernel(f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, stream,
                                      arguments, nullptr));
 }

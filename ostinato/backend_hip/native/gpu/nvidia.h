@@ -81,9 +81,28 @@ struct UpdateInfo {  // CUgraphExecUpdateResultInfo_v1
     Node failed_from;
 };
 
-// What an edge says beside its nodes: of type 1 it starts the later kernel early, which then waits by itself.
+// What an edge says beside its nodes: of type kEarlyEdge it starts the later kernel early, which then waits by itself.
 struct EdgeData {
     unsigned char from_port, to_port, type, reserved[5];
+};
+constexpr int kEarlyEdge = 1;
+
+struct LaunchAttribute {  // CUlaunchAttribute; the value is a union of 64 bytes
+    int id;
+    char pad[4];
+    int value;
+    char rest[60];
+};
+constexpr int kEarlyLaunch = 6;     // programmatic stream serialization
+constexpr int kEarlyCapability = 9;  // of devices that have it
+
+struct LaunchConfiguration {  // CUlaunchConfig
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    Stream stream;
+    LaunchAttribute* attributes;
+    unsigned attribute_count;
 };
 
 // clang-format off
@@ -152,7 +171,8 @@ struct EdgeData {
     X(cuFuncSetAttribute, int, (Function, FunctionAttribute, int))                                                     \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, (int*, Function, int, size_t))                                 \
     X(cuLaunchKernel, int, (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,    \
-                            void**, void**))
+                            void**, void**))                                                                           \
+    X(cuLaunchKernelEx, int, (const LaunchConfiguration*, Function, void**, void**))
 
 // Of drivers from 12.3 on; null in older ones.
 #define OST_CUDA_RUNTIME_12_3(X)                                                                                       \

@@ -41,7 +41,7 @@ Table::Kernel Table::pack(const LaunchWork& work, size_t index) {
     arguments_.insert(arguments_.end(), work.arguments.begin(), work.arguments.end());
     arguments_.push_back(address_argument(status_.address()));
     arguments_.push_back(number_argument(static_cast<uint32_t>(index)));
-    return {work.function, work.grid, work.block, work.shared_bytes, first};
+    return {work.function, work.grid, work.block, work.shared_bytes, work.early && device_.facts.early_starts != 0, first};
 }
 
 Table::Gemm Table::pack(const GemmWork& work, size_t) {
@@ -69,18 +69,18 @@ FillWork Table::pack(const FillWork& work, size_t) {
     return work;
 }
 
-void Table::submit(const Kernel& work, gpu::Stream queue) {
+void Table::submit(const Kernel& work, gpu::Stream queue, bool behind_kernel) {
     const gpu::Error error =
         device_.gpu.runtime().launch(work.function->handle(), work.grid, work.block, work.shared_bytes, queue,
-                                     addresses_.data() + work.first_argument);
+                                     work.early && behind_kernel, addresses_.data() + work.first_argument);
     if (error != gpu::Error::kSuccess) device_.gpu.check(error, "launching kernel " + work.function->name());
 }
 
-void Table::submit(Gemm& work, gpu::Stream queue) {
+void Table::submit(Gemm& work, gpu::Stream queue, bool) {
     work.plan->submit(work.choice, work.operands, work.workspace, work.workspace_bytes, queue);
 }
 
-void Table::submit(const CopyWork& work, gpu::Stream queue) {
+void Table::submit(const CopyWork& work, gpu::Stream queue, bool) {
     if (work.bytes == 0 || work.to == work.from) return;
     const gpu::Error error =
         device_.gpu.runtime().copy_async(work.to, work.from, work.bytes, gpu::CopyKind::kDeviceToDevice, queue);
@@ -88,7 +88,7 @@ void Table::submit(const CopyWork& work, gpu::Stream queue) {
         device_.gpu.check(error, "copying " + std::to_string(work.bytes) + " bytes");
 }
 
-void Table::submit(const FillWork& work, gpu::Stream queue) {
+void Table::submit(const FillWork& work, gpu::Stream queue, bool) {
     if (work.bytes == 0) return;
     const gpu::Error error = device_.gpu.runtime().fill_async(work.to, work.value, work.bytes, queue);
     if (error != gpu::Error::kSuccess)
@@ -105,13 +105,15 @@ void Table::enqueue(int64_t first, int64_t count) {
     const int64_t stop = count < 0 ? size : first + count;
     const gpu::Stream queue = place(device_, stream_);
     const Current current(device_);
+    bool behind_kernel = false;
     for (int64_t i = first; i < stop; ++i) {
         Step& step = steps_[static_cast<size_t>(i)];
         try {
-            std::visit([&](auto& work) { submit(work, queue); }, step.work);
+            std::visit([&](auto& work) { submit(work, queue, behind_kernel); }, step.work);
         } catch (const Failure& failure) {
             rethrow(failure, static_cast<size_t>(i), step.node);
         }
+        behind_kernel = std::holds_alternative<Kernel>(step.work);
     }
 }
 

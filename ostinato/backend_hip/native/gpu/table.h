@@ -47,7 +47,9 @@ class Table {
 
     size_t size() const { return steps_.size(); }
     void* status() const { return status_.address(); }
-    // Submits steps [first, first + count); -1 is all to the end. Failures name the node.
+    // Submits steps [first, first + count); -1 is all to the end. Failures name the node. A kernel that waits by itself
+    // is started early where the device can do so and the step before it, submitted by the same call, is a kernel too:
+    // kernels wait for all that was before them, copies, fills and the vendor's products are not known to.
     void enqueue(int64_t first, int64_t count);
     // Waits for what the stream has, then throws kBounds where a step met an index out of range, and forgets it.
     void finish();
@@ -57,6 +59,7 @@ class Table {
         const Function* function;
         gpu::Extent grid, block;
         uint32_t shared_bytes;
+        bool early;
         size_t first_argument;
     };
     struct Gemm {
@@ -75,10 +78,11 @@ class Table {
     Gemm pack(const GemmWork& work, size_t index);
     CopyWork pack(const CopyWork& work, size_t index);
     FillWork pack(const FillWork& work, size_t index);
-    void submit(const Kernel& work, gpu::Stream queue);
-    void submit(Gemm& work, gpu::Stream queue);
-    void submit(const CopyWork& work, gpu::Stream queue);
-    void submit(const FillWork& work, gpu::Stream queue);
+    // `behind_kernel`: what was submitted last is a kernel of ours.
+    void submit(const Kernel& work, gpu::Stream queue, bool behind_kernel);
+    void submit(Gemm& work, gpu::Stream queue, bool behind_kernel);
+    void submit(const CopyWork& work, gpu::Stream queue, bool behind_kernel);
+    void submit(const FillWork& work, gpu::Stream queue, bool behind_kernel);
 
     Device& device_;
     const Stream* stream_;

@@ -47,25 +47,22 @@ OST_INLINE void unary(const Call& call, int64_t dtype, int64_t y_dtype, double n
 
 // Operands a, b, count?, y.
 template <class F>
-OST_INLINE void binary(const Call& call, int64_t dtype, int64_t y_dtype, double nanoseconds, const F& f) {
+OST_INLINE void binary(const Call& call, const F& f) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const int64_t rows = valid_rows(call, 2, capacity);
     if (empty(call, rows, width)) return;
-    with_float_dtype(call, dtype, [&](auto type) {
-        with_float_dtype(call, y_dtype, [&](auto y_type) {
-            using T = decltype(type);
-            using Y = decltype(y_type);
-            const int64_t count = area(capacity, width);
-            if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) ||
-                !covers(call, 3, count, sizeof(Y))) {
-                return;
-            }
-            const T* a = call.pointer<const T>(0);
-            const T* b = call.pointer<const T>(1);
-            Y* y = call.pointer<Y>(3);
-            for_elements(call, rows * width, nanoseconds,
-                         [=](int64_t begin, int64_t end) { map_two(a, b, y, begin, end, f); });
-        });
+    with_float_dtype(call, call.integer(2), [&](auto type) {
+        using T = decltype(type);
+        const int64_t count = area(capacity, width);
+        if (!covers(call, 0, count, sizeof(T)) || !covers(call, 1, count, sizeof(T)) ||
+            !covers(call, 3, count, sizeof(T))) {
+            return;
+        }
+        const T* a = call.pointer<const T>(0);
+        const T* b = call.pointer<const T>(1);
+        T* y = call.pointer<T>(3);
+        for_elements(call, rows * width, kStreamNanoseconds,
+                     [=](int64_t begin, int64_t end) { map_two(a, b, y, begin, end, f); });
     });
 }
 
@@ -133,22 +130,51 @@ void add_bias(const Call& call) {
     });
 }
 
+// Operands gate, up, count?, y; rows, runs in each, their width, elements from one run of gate, and of up, to the next.
 void swiglu(const Call& call) {
-    binary(call, call.integer(2), call.integer(3), kExponentialNanoseconds,
-           [](vf gate, vf up) { return silu(gate) * up; });
+    const int64_t capacity = call.integer(0), runs = call.integer(1), width = call.integer(2);
+    const int64_t gate_stride = call.integer(3), up_stride = call.integer(4);
+    const int64_t rows = valid_rows(call, 2, capacity);
+    if (empty(call, rows, runs, width)) return;
+    with_float_dtype(call, call.integer(5), [&](auto type) {
+        with_float_dtype(call, call.integer(6), [&](auto y_type) {
+            using X = decltype(type);
+            using Y = decltype(y_type);
+            const int64_t count = area(capacity, runs);
+            if (!covers(call, 0, plus(area(count - 1, gate_stride), width), sizeof(X)) ||
+                !covers(call, 1, plus(area(count - 1, up_stride), width), sizeof(X)) ||
+                !covers(call, 3, area(count, width), sizeof(Y))) {
+                return;
+            }
+            const X* gate = call.pointer<const X>(0);
+            const X* up = call.pointer<const X>(1);
+            Y* y = call.pointer<Y>(3);
+            const auto gated = [](vf g, vf u) __attribute__((always_inline)) { return silu(g) * u; };
+            if (gate_stride == width && up_stride == width) {
+                return for_elements(call, rows * runs * width, kExponentialNanoseconds,
+                                    [=](int64_t begin, int64_t end) { map_two(gate, up, y, begin, end, gated); });
+            }
+            const double cost = kExponentialNanoseconds * static_cast<double>(width);
+            for_rows(call, rows * runs, cost, [=](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                    map_two(gate + row * gate_stride, up + row * up_stride, y + row * width, 0, width, gated);
+                }
+            });
+        });
+    });
 }
 
 void add(const Call& call) {
-    binary(call, call.integer(2), call.integer(2), kStreamNanoseconds, [](vf a, vf b) { return a + b; });
+    binary(call, [](vf a, vf b) { return a + b; });
 }
 
 void mul(const Call& call) {
-    binary(call, call.integer(2), call.integer(2), kStreamNanoseconds, [](vf a, vf b) { return a * b; });
+    binary(call, [](vf a, vf b) { return a * b; });
 }
 
 constexpr KernelEntry entries[] = {
     {"silu", silu_kernel, 3, 3, 1u << 1},
-    {"swiglu", swiglu, 4, 4, 1u << 2},
+    {"swiglu", swiglu, 4, 7, 1u << 2},
     {"add", add, 4, 3, 1u << 2},
     {"mul", mul, 4, 3, 1u << 2},
     {"tanh", tanh_kernel, 3, 3, 1u << 1},
@@ -160,6 +186,7 @@ constexpr KernelEntry entries[] = {
     {"copy", copy, 2, 14, 0},
     {"gather_rows", gather_rows, 4, 4, 1u << 2},
     {"concat", concat, 10, 10, (0x3fu << 2) | (1u << 8)},
+    {"repeat_pair", repeat_pair, 5, 7, 1u << 2},
 };
 
 }  // namespace

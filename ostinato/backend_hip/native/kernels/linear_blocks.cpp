@@ -2,8 +2,9 @@
 // chunk along K, the rows are copied to the worker's scratch as floats (or bf16 pairs) at a stride that no cache set
 // dislikes; each panel's chunk is decoded beside them where its format needs it, and tiles of rows run over it from
 // the nearest caches. Sums wait in scratch until K is done, so an output is written once, in its own type; where K is
-// one chunk they do not wait, and a unit takes so many panels that its rows are copied once for most of them.
-#include "linear_problem.h"
+// one chunk they do not wait, and a unit takes so many panels that its rows are copied once for most of them. Sums of
+// heads that are turned always wait, for the whole head.
+#include "linear_results.h"
 
 namespace ost::OST_UNIT {
 
@@ -30,8 +31,9 @@ constexpr int kStride = kChunk / T::kPerX + kChunk / kQuantBlock;
 constexpr int64_t scratch_bytes(int64_t stage, int64_t panels) {
     return stage + kBlockRows * (kStride<PanelF32> + panels * kLanes) * 4;
 }
-static_assert(scratch_bytes(kStageBytes, kGroupStaged) <= int64_t{kWorkerScratchBytes} &&
-                  scratch_bytes(0, kGroupWaiting) <= int64_t{kWorkerScratchBytes},
+// The last bytes of the scratch are the rows' factors, where x is normalised.
+constexpr int64_t kFactorsAt = int64_t{kWorkerScratchBytes} - kBlockRows * 4;
+static_assert(scratch_bytes(kStageBytes, kGroupStaged) <= kFactorsAt && scratch_bytes(0, kGroupWaiting) <= kFactorsAt,
               "a unit of work fits the scratch");
 
 // Decodes `count` values of k of one panel to what tiles of format T read.
@@ -132,7 +134,9 @@ struct Split {
 Split choose_split(const LinearProblem& p, bool staged) {
     const int64_t threads = p.pool->threads();
     const int64_t fewest = ceil_div(p.rows, kBlockRows);
-    const int64_t most = p.k <= kChunk ? kGroup : staged ? kGroupStaged : kGroupWaiting;
+    const int64_t whole = p.rope == nullptr ? 1 : panels_of_whole_heads(p);  // which are finished together
+    const int64_t waiting = (staged ? kGroupStaged : kGroupWaiting) / whole * whole;
+    const int64_t most = p.rope == nullptr && p.k <= kChunk ? kGroup : waiting;
     const double decode_cost = staged ? 6.0 : 1.0;  // of a panel, in rows
     const double copy_cost = 0.12;                  // of a row of x, in panels
     Split best = {0, 0, 0, 0};
@@ -141,7 +145,7 @@ Split choose_split(const LinearProblem& p, bool staged) {
         const int64_t tiles = ceil_div(ceil_div(p.rows, blocks), kTileRows);
         const int64_t block_rows = smaller(tiles * kTileRows, kBlockRows);
         for (int64_t groups = ceil_div(p.panels, most); groups <= p.panels; groups *= 2) {
-            const int64_t group = ceil_div(p.panels, groups);
+            const int64_t group = ceil_div(ceil_div(p.panels, groups), whole) * whole;
             const Split split = {block_rows, ceil_div(p.rows, block_rows), group, ceil_div(p.panels, group)};
             const double rows = static_cast<double>(smaller(block_rows, p.rows));
             const double panels = static_cast<double>(smaller(group, p.panels));
@@ -167,7 +171,9 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
     constexpr bool kStaged = !Same<W, T>::value;
     auto* x = reinterpret_cast<X*>(scratch + (kStaged ? kStageBytes : 0));
     auto* totals = reinterpret_cast<float*>(x + kBlockRows * kStride<T>);
-    const bool waits = p.k > kChunk;
+    auto* factors = reinterpret_cast<float*>(scratch + kFactorsAt);
+    if (p.gain != nullptr) find_factors(p, row, rows, factors);
+    const bool waits = p.k > kChunk || p.rope != nullptr;
     const int64_t totals_stride = waits ? panels * kLanes : kLanes;
     const int tiles = static_cast<int>(ceil_div(rows, kTileRows));
 
@@ -175,7 +181,7 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
     do {
         const int64_t count = smaller(kChunk, p.k - k);
         const bool last_chunk = k + kChunk >= p.k;
-        stage_x(p, row, rows, k, count, x, kStride<T>);
+        stage_x(p, row, rows, k, count, factors, x, kStride<T>);
         if constexpr (W::kMinimum) note_sums(x, rows, count);
         for (int64_t i = 0; i < panels; ++i) {
             const char* start = p.weights + (panel + i) * p.panel_bytes;
@@ -197,17 +203,23 @@ void run_unit(const LinearProblem& p, const Split& split, int64_t unit, char* sc
                 const X* first = x + done * kStride<T>;
                 TileX<X> part = {first, kStride<T>, nullptr, kStride<T>};
                 if constexpr (W::kMinimum) part.sums = first + kChunk;
-                if (last_chunk) fetch_results(p, panel + i, row + done, next - done);
+                const bool finishes = last_chunk && p.rope == nullptr;
+                if (finishes) fetch_results(p, panel + i, row + done, next - done);
                 float* sums = waits ? totals + done * totals_stride + i * kLanes : totals;
                 tile_rows<T, kTileRows>(static_cast<int>(next - done), weights, part, ceil_div(count, T::kPerX), sums,
                                         totals_stride, k > 0);
-                if (last_chunk) finish_rows(p, panel + i, row + done, next - done, sums, totals_stride);
+                if (finishes) finish_rows(p, panel + i, row + done, next - done, sums, totals_stride);
                 done = next;
                 weights.next += blocks * weights.next_lines * 64;
             }
         }
         k += kChunk;
     } while (k < p.k);
+    if (p.rope != nullptr) {
+        const int64_t width = p.rope->places.width, head = panel * kLanes / width;
+        const int64_t heads = smaller(panels * kLanes / width, p.rope->all_heads() - head);
+        finish_heads(p, head, heads, row, rows, totals, totals_stride);
+    }
 }
 
 template <class W, class T>
@@ -219,9 +231,11 @@ void run(const LinearProblem& p) {
 
 }  // namespace
 
+bool blocks_hold_heads(const LinearProblem& p) { return panels_of_whole_heads(p) <= kGroupStaged; }
+
 void linear_blocks(const LinearProblem& p) {
 #if defined(__AVX512BF16__)
-    if (p.weight_dtype == OST_BF16 && p.x_dtype == OST_BF16) return run<PanelBf16Dot, PanelBf16Dot>(p);
+    if (in_pairs(p)) return run<PanelBf16Dot, PanelBf16Dot>(p);
 #endif
     switch (p.weight_dtype) {
         case OST_F32: return run<PanelF32, PanelF32>(p);

@@ -1,6 +1,6 @@
 // Few rows of x: the time goes into reading the weights, once, at memory speed. Work is handed out in runs of panels,
 // which are decoded in registers.
-#include "linear_problem.h"
+#include "linear_results.h"
 
 namespace ost::OST_UNIT {
 
@@ -25,15 +25,15 @@ constexpr int runs_of(int rows) {
     return 1;
 }
 
+// Sums of R rows of x and a panel, those of a row `stride` floats behind the one before.
 template <class W, int R>
-void run_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x) {
+void sum_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>& x, float* totals, int64_t stride) {
     constexpr int C = vectors_of(R);
     constexpr int P = runs_of<W>(R);
-    float totals[R * kLanes];
     const char* start = p.weights + panel * p.panel_bytes;
     TileWeights weights = {start, 0, nullptr, 0};
     if constexpr (C * VW == kLanes) {
-        tile<W, R, C, P, 0>(weights, x, ceil_div(p.k, W::kPerX), totals, kLanes, false);
+        tile<W, R, C, P, 0>(weights, x, ceil_div(p.k, W::kPerX), totals, stride, false);
     } else {
         TileX<typename W::X> part = x;
         int64_t k = 0;
@@ -41,37 +41,73 @@ void run_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>
             const int64_t count = ceil_div(smaller(kChunk, p.k - k), W::kPerX);
             weights.panel = panel_at<W>(start, k);
             for (weights.column = 0; weights.column < kLanes; weights.column += C * VW) {
-                tile<W, R, C, P, 0>(weights, part, count, totals, kLanes, k > 0);
+                tile<W, R, C, P, 0>(weights, part, count, totals, stride, k > 0);
             }
             k += kChunk;
             part.x += kChunk / W::kPerX;
             part.sums += W::kMinimum ? kChunk / kQuantBlock : 0;
         } while (k < p.k);
     }
-    for (int r = 0; r < R; ++r) finish_row(p, panel, r, totals + r * kLanes);
+}
+
+// Rows of x as tiles read them: where they lie, or in scratch; `free` is moved past what they take of it.
+template <class W, int R>
+TileX<typename W::X> rows_of_x(const LinearProblem& p, typename W::X*& free) {
+    TileX<typename W::X> x = {static_cast<const typename W::X*>(p.x), ceil_div(p.k, W::kPerX), nullptr, 0};
+    if (p.x_dtype != OST_F32 || W::kPerX != 1 || p.gain != nullptr) {
+        float factors[R];
+        if (p.gain != nullptr) find_factors(p, 0, R, factors);
+        stage_x(p, 0, R, 0, p.k, factors, free, x.stride);
+        x.x = free;
+        free += R * x.stride;
+    }
+    if constexpr (W::kMinimum) {
+        x.sums = free;
+        x.sums_stride = p.k / kQuantBlock;
+        for (int r = 0; r < R; ++r) sum_blocks(x.x + r * x.stride, p.k, free + r * x.sums_stride);
+        free += R * x.sums_stride;
+    }
+    return x;
+}
+
+// Heads of a unit of about so many panels: whole panels where few enough heads are some, else panels at its ends are
+// computed by its neighbours too.
+int64_t heads_of_unit(const LinearProblem& p, int64_t panels) {
+    const int64_t width = p.rope->places.width, whole = heads_of_whole_panels(p);
+    if (whole * width > kMaximumUnitPanels * kLanes) return 1;
+    return larger(1, panels * kLanes / width / whole) * whole;
 }
 
 template <class W, int R>
 void run_rows(const LinearProblem& p) {
+    using X = typename W::X;
     const int64_t enough = ceil_div(kUnitBytes, larger(1, p.panel_bytes));
     const int64_t share = p.panels / (kUnitsPerThread * p.pool->threads());
     const int64_t unit = larger(1, smaller(kMaximumUnitPanels, smaller(enough, share)));
-    const bool in_place = p.x_dtype == OST_F32 && W::kPerX == 1;
-    p.pool->parallel(ceil_div(p.panels, unit), [&](int64_t chunk, void* scratch) {
-        TileX<typename W::X> x = {static_cast<const typename W::X*>(p.x), ceil_div(p.k, W::kPerX), nullptr, 0};
-        auto* free = static_cast<typename W::X*>(scratch);
-        if (!in_place) {
-            stage_x(p, 0, R, 0, p.k, free, x.stride);
-            x.x = free;
-            free += R * x.stride;
+    if (p.rope == nullptr) {
+        return p.pool->parallel(ceil_div(p.panels, unit), [&](int64_t chunk, void* scratch) {
+            auto* free = static_cast<X*>(scratch);
+            const TileX<X> x = rows_of_x<W, R>(p, free);
+            const int64_t last = smaller(p.panels, (chunk + 1) * unit);
+            for (int64_t panel = chunk * unit; panel < last; ++panel) {
+                float totals[R * kLanes];
+                sum_panel<W, R>(p, panel, x, totals, kLanes);
+                for (int r = 0; r < R; ++r) finish_row(p, panel, r, totals + r * kLanes);
+            }
+        });
+    }
+    const int64_t heads = heads_of_unit(p, unit), width = p.rope->places.width, all = p.rope->all_heads();
+    p.pool->parallel(ceil_div(all, heads), [&](int64_t chunk, void* scratch) {
+        auto* free = static_cast<X*>(scratch);
+        const TileX<X> x = rows_of_x<W, R>(p, free);
+        auto* totals = reinterpret_cast<float*>(free);
+        const int64_t head = chunk * heads, count = smaller(heads, all - head);
+        const int64_t first = head * width / kLanes, last = ceil_div((head + count) * width, kLanes);
+        const int64_t stride = (last - first) * kLanes;
+        for (int64_t panel = first; panel < last; ++panel) {
+            sum_panel<W, R>(p, panel, x, totals + (panel - first) * kLanes, stride);
         }
-        if constexpr (W::kMinimum) {
-            x.sums = free;
-            x.sums_stride = p.k / kQuantBlock;
-            for (int r = 0; r < R; ++r) sum_blocks(x.x + r * x.stride, p.k, free + r * x.sums_stride);
-        }
-        const int64_t last = smaller(p.panels, (chunk + 1) * unit);
-        for (int64_t panel = chunk * unit; panel < last; ++panel) run_panel<W, R>(p, panel, x);
+        finish_heads(p, head, count, 0, R, totals + (head * width - first * kLanes), stride);
     });
 }
 
@@ -99,7 +135,7 @@ void run_format(const LinearProblem& p) {
 
 void linear_few_rows(const LinearProblem& p) {
 #if defined(__AVX512BF16__)
-    if (p.weight_dtype == OST_BF16 && p.x_dtype == OST_BF16) return run_format<PanelBf16Dot>(p);
+    if (in_pairs(p)) return run_format<PanelBf16Dot>(p);
 #endif
     switch (p.weight_dtype) {
         case OST_F32: return run_format<PanelF32>(p);

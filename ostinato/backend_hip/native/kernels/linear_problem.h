@@ -1,11 +1,15 @@
-// One matrix product y = x W^T with its epilogue, as the linear operators hand it to the two ways of computing it:
-// few rows (weights streamed once, decoded in registers) and blocks (weights decoded once a block of rows).
+// One matrix product y = x W^T with what may come before and after it, as the linear operators hand it to the two ways
+// of computing it: few rows (weights streamed once, decoded in registers) and blocks (weights decoded once a block of
+// rows). Here is how both get rows of x; where results go is in linear_results.h.
 #pragma once
 
 #include "linear_tile.h"
+#include "norm.h"
 #include "thread_pool.h"
 
 namespace ost::OST_UNIT {
+
+struct RopeStore;
 
 struct LinearProblem {
     ThreadPool* pool;
@@ -18,9 +22,16 @@ struct LinearProblem {
     int64_t rows;  // valid ones
     int64_t k;
 
-    // Epilogue. Linear: bias added, columns split over up to three outputs. SwiGLU (pair panels): one output.
+    // With a gain the product is of the RMS norm of x, which is kept in float.
+    const float* gain;
+    float epsilon;
+
+    // Linear: bias and residual, a y of the first result's type, added, columns split over up to three results. SwiGLU
+    // (pair panels): one result. Rope: heads of q, k and v, turned and stored.
     bool swiglu;
+    const RopeStore* rope;
     const float* bias;
+    const void* residual;
     int64_t y_dtype;
     void* y[3];
     int64_t columns[3];
@@ -29,127 +40,66 @@ struct LinearProblem {
 // Rows up to this many are computed by the first way. Results are the same bits either way.
 inline constexpr int kFewRows = VW == 16 ? 8 : 4;
 
+// Of a row's sums that wait for whole heads in the first way, and of x where heads are stored.
+inline constexpr int64_t kMostColumns = 1024 + 2 * kLanes;
+inline constexpr int64_t kMostRopeColumns = 65536;
+
 void linear_few_rows(const LinearProblem& problem);
 void linear_blocks(const LinearProblem& problem);
+// Whether the second way has room for heads that are whole panels together, where the sums are of heads.
+bool blocks_hold_heads(const LinearProblem& problem);
 
-OST_INLINE void store_run(int64_t dtype, void* to, int64_t at, const float* from, int64_t count) {
-    if (dtype == OST_F32) {
-        convert_run(from, static_cast<float*>(to) + at, count);
-    } else if (dtype == OST_BF16) {
-        convert_run(from, static_cast<bf16*>(to) + at, count);
-    } else {
-        convert_run(from, static_cast<f16*>(to) + at, count);
+// Whether x and the weights are multiplied in pairs of bf16, which the norm of x is not.
+OST_INLINE bool in_pairs(const LinearProblem& p) {
+#if defined(__AVX512BF16__)
+    return p.weight_dtype == OST_BF16 && p.x_dtype == OST_BF16 && p.gain == nullptr;
+#else
+    (void)p;
+    return false;
+#endif
+}
+
+// f(row r of x) as what it is made of.
+template <class F>
+OST_INLINE void with_x_row(const LinearProblem& p, int64_t row, const F& f) {
+    switch (p.x_dtype) {
+        case OST_F32: return f(static_cast<const float*>(p.x) + row * p.k);
+        case OST_F16: return f(static_cast<const f16*>(p.x) + row * p.k);
+        default: return f(static_cast<const bf16*>(p.x) + row * p.k);
     }
 }
 
-// Writes row `row` of panel `panel`; totals holds its 32 sums and is used up.
-OST_INLINE void finish_row(const LinearProblem& p, int64_t panel, int64_t row, float* totals) {
-    if (p.swiglu) {
-        constexpr int kPairs = kLanes / 2;
-        for (int i = 0; i < kPairs; i += VW) store(totals + i, silu(load(totals + i)) * load(totals + kPairs + i));
-        const int64_t first = panel * kPairs;
-        store_run(p.y_dtype, p.y[0], row * p.columns[0] + first, totals, smaller(kPairs, p.columns[0] - first));
-        return;
-    }
-    const int64_t first = panel * kLanes;
-    const int64_t valid = smaller(kLanes, p.columns[0] + p.columns[1] + p.columns[2] - first);
-    if (p.bias != nullptr) {
-        for (int i = 0; i < kLanes; i += VW) {
-            const int lanes = static_cast<int>(larger(0, smaller(VW, valid - i)));
-            store(totals + i, load(totals + i) + load_n(p.bias + first + i, lanes));
-        }
-    }
-    int64_t begin = 0;  // first column of the output
-    for (int o = 0; o < 3; ++o) {
-        const int64_t end = begin + p.columns[o];
-        const int64_t from = larger(first, begin);
-        const int64_t to = smaller(first + valid, end);
-        if (from < to) {
-            store_run(p.y_dtype, p.y[o], row * p.columns[o] + from - begin, totals + (from - first), to - from);
-        }
-        begin = end;
-    }
-}
-
-// Where a panel lies: the output that has all its columns (-1: they are split over outputs, or the last one is short),
-// and its first column there.
-struct PanelPlace {
-    int output;
-    int64_t column;
-};
-OST_INLINE PanelPlace place_of(const LinearProblem& p, int64_t panel) {
-    const int64_t lanes = p.swiglu ? kLanes / 2 : kLanes;
-    int64_t first = panel * lanes;
-    for (int o = 0; o < 3; first -= p.columns[o++]) {
-        if (first >= 0 && first + lanes <= p.columns[o]) return {o, first};
-    }
-    return {-1, 0};
-}
-
-// Asks for the memory of results that a tile will write: a store waits for its line, and stores wait for one another.
-OST_INLINE void fetch_results(const LinearProblem& p, int64_t panel, int64_t row, int64_t rows) {
-    const PanelPlace place = place_of(p, panel);
-    if (place.output < 0) return;
-    const int64_t size = element_bytes(p.y_dtype), width = p.columns[place.output];
-    const int64_t bytes = (p.swiglu ? kLanes / 2 : kLanes) * size;
-    const char* y = static_cast<const char*>(p.y[place.output]) + (row * width + place.column) * size;
-    for (int64_t r = 0; r < rows; ++r, y += width * size) {
-        for (int64_t line = 0; line < bytes; line += 64) prefetch_to_write(y + line);
-    }
-}
-
-template <class T>
-OST_INLINE void finish_whole(const float* bias, int64_t rows, const float* totals, int64_t stride, T* y,
-                             int64_t width) {
-    constexpr int kVectors = kLanes / VW;
-    vf b[kVectors];
-#pragma GCC unroll 8
-    for (int i = 0; bias != nullptr && i < kVectors; ++i) b[i] = load(bias + i * VW);
-    for (int64_t r = 0; r < rows; ++r, totals += stride, y += width) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kVectors; ++i) {
-            const vf total = load(totals + i * VW);
-            store(y + i * VW, bias != nullptr ? total + b[i] : total);
-        }
-    }
-}
-
-// Writes rows [row, row + rows) of panel `panel`, whose sums are `stride` floats apart and are used up. A whole panel
-// without SwiGLU goes row by row without a decision in between: of a short product it is a tenth of the time else.
-OST_INLINE void finish_rows(const LinearProblem& p, int64_t panel, int64_t row, int64_t rows, float* totals,
-                            int64_t stride) {
-    const PanelPlace place = place_of(p, panel);
-    if (place.output < 0 || p.swiglu || p.y_dtype == OST_F16) {
-        for (int64_t r = 0; r < rows; ++r) finish_row(p, panel, row + r, totals + r * stride);
-        return;
-    }
-    const float* bias = p.bias == nullptr ? nullptr : p.bias + panel * kLanes;
-    const int64_t width = p.columns[place.output], at = row * width + place.column;
-    void* y = p.y[place.output];
-    if (p.y_dtype == OST_F32) return finish_whole(bias, rows, totals, stride, static_cast<float*>(y) + at, width);
-    finish_whole(bias, rows, totals, stride, static_cast<bf16*>(y) + at, width);
-}
-
-// x rows [row, row + rows), values [k, k + count), as floats with `stride` of them between rows.
-OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, float* to,
-                        int64_t stride) {
+// What the norm multiplies rows [row, row + rows) by, beside the gain.
+OST_INLINE void find_factors(const LinearProblem& p, int64_t row, int64_t rows, float* factors) {
     for (int64_t r = 0; r < rows; ++r) {
-        const int64_t at = (row + r) * p.k + k;
+        with_x_row(p, row + r, [&](const auto* x) { factors[r] = inverse_mean_square(x, p.k, p.epsilon); });
+    }
+}
+
+// x rows [row, row + rows), values [k, k + count), as floats with `stride` of them between rows; where there is a gain,
+// normalised with the rows' factors.
+OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count,
+                        const float* factors, float* to, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
         float* out = to + r * stride;
-        if (p.x_dtype == OST_F32) {
-            convert_run(static_cast<const float*>(p.x) + at, out, count);
-            continue;
-        }
-        int64_t i = 0;
-        if (p.x_dtype == OST_BF16) {
-            const bf16* in = static_cast<const bf16*>(p.x) + at;
-            for (; i + VW <= count; i += VW) store(out + i, load(in + i));
-            for (; i < count; ++i) out[i] = widen(in[i]);
-        } else {
-            const f16* in = static_cast<const f16*>(p.x) + at;
-            for (; i + VW <= count; i += VW) store(out + i, load(in + i));
-            for (; i < count; ++i) out[i] = widen(in[i]);
-        }
+        with_x_row(p, row + r, [&](const auto* x) {
+            if (p.gain != nullptr) {
+                normalise(x + k, p.gain + k, out, count, factors[r]);
+            } else {
+                convert_run(x + k, out, count);
+            }
+        });
+    }
+}
+
+// Pairs of bf16, an odd last one completed with zero.
+OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, const float*,
+                        uint32_t* to, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const bf16* in = static_cast<const bf16*>(p.x) + (row + r) * p.k + k;
+        uint32_t* out = to + r * stride;
+        std::memcpy(out, in, static_cast<size_t>(count / 2) * sizeof(uint32_t));
+        if (count % 2 != 0) out[count / 2] = in[count - 1].bits;
     }
 }
 
@@ -163,17 +113,6 @@ OST_INLINE float sum_block(const float* x) {
 // Sums of each block of 32 values.
 OST_INLINE void sum_blocks(const float* x, int64_t count, float* sums) {
     for (int64_t i = 0; i < count / kQuantBlock; ++i) sums[i] = sum_block(x + i * kQuantBlock);
-}
-
-// Pairs of bf16, an odd last one completed with zero.
-OST_INLINE void stage_x(const LinearProblem& p, int64_t row, int64_t rows, int64_t k, int64_t count, uint32_t* to,
-                        int64_t stride) {
-    for (int64_t r = 0; r < rows; ++r) {
-        const bf16* in = static_cast<const bf16*>(p.x) + (row + r) * p.k + k;
-        uint32_t* out = to + r * stride;
-        std::memcpy(out, in, static_cast<size_t>(count / 2) * sizeof(uint32_t));
-        if (count % 2 != 0) out[count / 2] = in[count - 1].bits;
-    }
 }
 
 }  // namespace ost::OST_UNIT

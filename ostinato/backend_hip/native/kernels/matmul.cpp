@@ -4,6 +4,9 @@
 // columns of b are copied to the worker's scratch as floats, in the order in which the tiles of multiply.h read them;
 // transposed and 16-bit operands cost no more than that copy. Pieces are added in ascending order, so that a row has
 // the same bits whatever block, batch or thread computes it. Nothing else is read, and no workspace is asked for.
+//
+// Where the matrices lie is given as steps, so that heads of token-major tensors are read and written in place, and
+// several matrices of a may share one of b.
 #include "multiply.h"
 #include "transpose.h"
 #include "work.h"
@@ -74,7 +77,22 @@ struct Shape {
     int64_t rows;     // M, the valid ones
     int64_t depth;    // K
     int64_t columns;  // N
+    int64_t line;     // between two rows of y
     float scale;
+};
+
+// Elements from one matrix to the next: of an entry of the first batch axis, of the matrices in each, and of a matrix
+// from one row to the next, or from one column to the next where it is transposed.
+struct Steps {
+    int64_t entry, matrix, line;
+    int64_t to(int64_t e, int64_t i) const { return e * entry + i * matrix; }
+    // Elements from the first to the last one of `lines` lines of `width` each; negative where that overflows.
+    int64_t span(int64_t entries, int64_t matrices, int64_t lines, int64_t width) const {
+        if (entries == 0 || matrices == 0 || lines == 0 || width == 0) return 0;
+        if (entry < 0 || matrix < 0 || line < 0) return -1;
+        const int64_t first = plus(area(entries - 1, entry), area(matrices - 1, matrix));
+        return plus(plus(first, area(lines - 1, line)), width);
+    }
 };
 
 template <class T, class Y>
@@ -102,7 +120,7 @@ void compute_unit(const Matrix<T>& a, const Matrix<T>& b, Y* y, const Shape& sha
     }
     const vf scale = splat(shape.scale);
     for (int64_t r = 0; r < rows; ++r) {
-        Y* to = y + (row + r) * shape.columns + column;
+        Y* to = y + (row + r) * shape.line + column;
         for (int64_t c = 0; c < columns; c += VW) {
             const vf total = shape.depth == 0 ? zero() : load(sums + r * kGroupColumns + c);
             store_lanes(to + c, total * scale, static_cast<int>(smaller(VW, columns - c)));
@@ -110,48 +128,55 @@ void compute_unit(const Matrix<T>& a, const Matrix<T>& b, Y* y, const Shape& sha
     }
 }
 
-// Operands a, b, count?, y. Params: entries of the first batch axis, matrices in each, M, K, N, transpose_a,
-// transpose_b, scale, dtype of a and b, dtype of y, and 1 where the count is of the rows M and not of the entries.
+// Operands a, b, count?, y. Params: entries of the first batch axis, matrices in each, M, K, N, whether a and b are stored
+// the other way round, scale, dtype of a and b, dtype of y, 1 where the count is of the rows M and not of the entries,
+// how many matrices of a share one of b, then the steps of a, b and y.
 void matmul(const Call& call) {
     const int64_t entries = call.integer(0), each = call.integer(1), m = call.integer(2), k = call.integer(3);
-    const int64_t n = call.integer(4);
+    const int64_t n = call.integer(4), shared = call.integer(11);
     const bool of_rows = call.integer(10) != 0;
     const int64_t valid = valid_rows(call, 2, of_rows ? m : entries);
     if (empty(call, entries, each, m, n, valid)) return;
+    if (k < 0 || shared < 1 || each % shared != 0) return report(call, OST_INVALID_ARGUMENT);
+    const auto steps = [&](uint32_t first) {
+        return Steps{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
+    };
+    const Steps of_a = steps(12), of_b = steps(15), of_y = steps(18);
     const int64_t matrices = area(of_rows ? entries : valid, each), rows = of_rows ? valid : m;
     with_float_dtype(call, call.integer(8), [&](auto type) {
         with_float_dtype(call, call.integer(9), [&](auto y_type) {
             using T = decltype(type);
             using Y = decltype(y_type);
-            const int64_t all = area(entries, each);
-            if (!covers(call, 0, area(all, m, k), sizeof(T)) || !covers(call, 1, area(all, k, n), sizeof(T)) ||
-                !covers(call, 3, area(all, m, n), sizeof(Y))) {
+            const bool a_turned = call.integer(5) != 0, b_turned = call.integer(6) != 0;
+            if (!covers(call, 0, of_a.span(entries, each, a_turned ? k : m, a_turned ? m : k), sizeof(T)) ||
+                !covers(call, 1, of_b.span(entries, each / shared, b_turned ? n : k, b_turned ? k : n), sizeof(T)) ||
+                !covers(call, 3, of_y.span(entries, each, m, n), sizeof(Y)) ||
+                !covers(call, 3, area(entries, each, m, n), sizeof(Y))) {  // so that a run ends
                 return;
             }
-            const bool a_turned = call.integer(5) != 0, b_turned = call.integer(6) != 0;
             const T* a = call.pointer<const T>(0);
             const T* b = call.pointer<const T>(1);
             Y* y = call.pointer<Y>(3);
-            const Shape shape = {rows, k, n, static_cast<float>(call.real(7))};
+            const Shape shape = {rows, k, n, of_y.line, static_cast<float>(call.real(7))};
             const int64_t blocks = ceil_div(rows, kBlockRows);
             int64_t group = kTileColumns;  // wider where that leaves enough units for every thread
             const int64_t enough = 4 * static_cast<int64_t>(call.pool->threads());
             while (group < kGroupColumns && matrices * blocks * ceil_div(n, 2 * group) >= enough) group *= 2;
             const int64_t groups = ceil_div(n, group);
             call.pool->parallel(matrices * blocks * groups, [&](int64_t unit, void* scratch) {
-                const int64_t matrix = unit / (blocks * groups);
+                const int64_t number = unit / (blocks * groups), entry = number / each, matrix = number % each;
                 const int64_t row = unit / groups % blocks * kBlockRows, column = unit % groups * group;
-                const Matrix<T> left = {a + matrix * m * k, a_turned ? m : k, a_turned};
-                const Matrix<T> right = {b + matrix * k * n, b_turned ? k : n, b_turned};
-                compute_unit(left, right, y + matrix * m * n, shape, row, smaller(kBlockRows, rows - row), column,
-                             smaller(group, n - column), static_cast<float*>(scratch));
+                const Matrix<T> left = {a + of_a.to(entry, matrix), of_a.line, a_turned};
+                const Matrix<T> right = {b + of_b.to(entry, matrix / shared), of_b.line, b_turned};
+                compute_unit(left, right, y + of_y.to(entry, matrix), shape, row, smaller(kBlockRows, rows - row),
+                             column, smaller(group, n - column), static_cast<float*>(scratch));
             });
         });
     });
 }
 
 constexpr KernelEntry entries[] = {
-    {"matmul", matmul, 4, 11, 1u << 2},
+    {"matmul", matmul, 4, 21, 1u << 2},
 };
 
 }  // namespace

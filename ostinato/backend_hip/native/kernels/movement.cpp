@@ -1,5 +1,5 @@
 // Kernels that move elements without looking at them: a strided read into a contiguous result, rows by
-// index, and tensors joined along an axis.
+// index, tensors joined along an axis, and pairs of tensors whose runs are repeated.
 #include "elementwise.h"
 
 namespace ost::OST_UNIT {
@@ -174,6 +174,31 @@ void concat(const Call& call) {
             }
         }
     });
+}
+
+// Operands k, v, count? of entries, k and v repeated. Params: element size, entries, repeats, then for k and for v the runs
+// of an entry and the elements of a run. Every run stands `repeats` times in a row.
+void repeat_pair(const Call& call) {
+    const int64_t size = call.integer(0), capacity = call.integer(1), repeats = call.integer(2);
+    const int64_t entries = valid_rows(call, 2, capacity);
+    if (empty(call, entries, repeats)) return;
+    if (size < 1) return report(call, OST_INVALID_ARGUMENT);
+    for (uint32_t part = 0; part < 2; ++part) {
+        if (empty(call, call.integer(3 + 2 * part), call.integer(4 + 2 * part))) return;
+        const int64_t elements = area(capacity, call.integer(3 + 2 * part), call.integer(4 + 2 * part));
+        if (!covers(call, part, elements, size) || !covers(call, 3 + part, area(elements, repeats), size)) return;
+    }
+    for (uint32_t part = 0; part < 2; ++part) {
+        const int64_t bytes = area(call.integer(4 + 2 * part), size);
+        const char* const x = call.pointer<const char>(part);
+        char* const y = call.pointer<char>(3 + part);
+        const double cost = kStreamNanoseconds * static_cast<double>(area(repeats, bytes)) / 4;
+        for_rows(call, area(entries, call.integer(3 + 2 * part)), cost, [=](int64_t begin, int64_t end) {
+            for (int64_t run = begin * repeats; run < end * repeats; ++run) {
+                std::memcpy(y + run * bytes, x + run / repeats * bytes, static_cast<size_t>(bytes));
+            }
+        });
+    }
 }
 
 }  // namespace ost::OST_UNIT

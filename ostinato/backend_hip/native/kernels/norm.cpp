@@ -1,39 +1,13 @@
 // RMS norm, alone and with the residual addition before it, layer norm, vectors of length one, and softmax over rows.
 //
-// Sums are kept in four vectors that are added in one fixed tree. The fused kernel norms the sum as it was
+// Sums are kept in four vectors that are added in one fixed tree (norm.h). The fused kernel norms the sum as it was
 // stored, rounded to its dtype, so that fusing the two changes no bit.
 #include "exponential.h"
+#include "norm.h"
 
 namespace ost::OST_UNIT {
 
 namespace {
-
-// f(first column, lanes in use) for each vector of a row; lanes < VW only in the last.
-template <class F>
-OST_INLINE void for_vectors(int64_t width, const F& f) {
-    int64_t d = 0;
-    for (; d + VW <= width; d += VW) f(d, VW);
-    if (d < width) f(d, static_cast<int>(width - d));
-}
-
-// Sum of squares of value(d, lanes) over a row.
-template <class F>
-OST_INLINE float squares(int64_t width, const F& value) {
-    vf sums[4] = {zero(), zero(), zero(), zero()};
-    int64_t d = 0;
-    for (; d + 4 * VW <= width; d += 4 * VW) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            const vf x = value(d + i * VW, VW);
-            sums[i] = fma(x, x, sums[i]);
-        }
-    }
-    for (int i = 0; d < width; d += VW, ++i) {
-        const vf x = value(d, static_cast<int>(smaller(VW, width - d)));
-        sums[i] = fma(x, x, sums[i]);
-    }
-    return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
 
 struct Moments {
     float sum;
@@ -57,18 +31,6 @@ OST_INLINE Moments moments(int64_t width, const F& value) {
     return {sum((sums[0] + sums[1]) + (sums[2] + sums[3])), sum((squares[0] + squares[1]) + (squares[2] + squares[3]))};
 }
 
-OST_INLINE float inverse_root(float squares_sum, int64_t width, float epsilon) {
-    return 1.0f / __builtin_sqrtf(squares_sum / static_cast<float>(width) + epsilon);
-}
-
-template <class X, class Y>
-OST_INLINE void normalise(const X* x, const float* gain, Y* y, int64_t width, float inverse) {
-    const vf factor = splat(inverse);
-    for_vectors(width, [&](int64_t d, int n) {
-        store_lanes(y + d, load_lanes(x + d, n) * factor * load_lanes(gain + d, n), n);
-    });
-}
-
 void rms_norm(const Call& call) {
     const int64_t capacity = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));
@@ -89,8 +51,7 @@ void rms_norm(const Call& call) {
             for_rows(call, rows, cost, [=](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) {
                     const X* from = x + row * width;
-                    const float total = squares(width, [from](int64_t d, int n) { return load_lanes(from + d, n); });
-                    normalise(from, gain, y + row * width, width, inverse_root(total, width, epsilon));
+                    normalise(from, gain, y + row * width, width, inverse_mean_square(from, width, epsilon));
                 }
             });
         });

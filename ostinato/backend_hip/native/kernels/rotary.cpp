@@ -88,25 +88,6 @@ void rotary_table_longrope(const Call& call) {
                 });
 }
 
-// One head with pairs (i, half + i); y may be x.
-template <class T>
-OST_INLINE void rotate_split_half(const T* x, const float* cosine, const float* sine, T* y, int64_t half) {
-    int64_t i = 0;
-    for (; i + VW <= half; i += VW) {
-        vf a = load(x + i), b = load(x + half + i);
-        turn(a, b, load(cosine + i), load(sine + i));
-        store(y + i, a);
-        store(y + half + i, b);
-    }
-    if (i < half) {
-        const int n = static_cast<int>(half - i);
-        vf a = load_n(x + i, n), b = load_n(x + half + i, n);
-        turn(a, b, load_n(cosine + i, n), load_n(sine + i, n));
-        store_n(y + i, a, n);
-        store_n(y + half + i, b, n);
-    }
-}
-
 // Pairs (2i, 2i + 1) of up to VW pairs; lanes past n are zero.
 template <class T>
 OST_INLINE void rotate_neighbours(const T* x, vf cosine, vf sine, T* y, int n) {
@@ -195,6 +176,7 @@ constexpr KernelEntry entries[] = {
     {"rope_split_half", rope_split_half, 5, 9, 1u << 3},
     {"rope_interleaved", rope_interleaved, 5, 9, 1u << 3},
     {"rope_split_half_bias_bthd", rope_split_half_bias_bthd, 6, 7, 1u << 4},
+    {"rope_store", rope_store, 12, 17, 1u << 8},
 };
 
 }  // namespace

@@ -15,7 +15,18 @@ OST_CUDA_RUNTIME(CHECK)
 OST_CUDA_RUNTIME_12_3(CHECK)
 static_assert(sizeof(nvidia::EdgeData) == sizeof(CUgraphEdgeData), "CUgraphEdgeData");
 static_assert(offsetof(nvidia::EdgeData, type) == offsetof(CUgraphEdgeData, type), "CUgraphEdgeData::type");
+SAME_NUMBER(nvidia::kEarlyEdge, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
 #endif
+static_assert(sizeof(nvidia::LaunchAttribute) == sizeof(CUlaunchAttribute), "CUlaunchAttribute");
+static_assert(offsetof(nvidia::LaunchAttribute, value) == offsetof(CUlaunchAttribute, value), "its value");
+SAME_NUMBER(nvidia::kEarlyLaunch, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+static_assert(sizeof(nvidia::LaunchConfiguration) == sizeof(CUlaunchConfig), "CUlaunchConfig");
+SAME_FIELD(nvidia::LaunchConfiguration, grid_x, CUlaunchConfig, gridDimX);
+SAME_FIELD(nvidia::LaunchConfiguration, block_x, CUlaunchConfig, blockDimX);
+SAME_FIELD(nvidia::LaunchConfiguration, shared_bytes, CUlaunchConfig, sharedMemBytes);
+SAME_FIELD(nvidia::LaunchConfiguration, stream, CUlaunchConfig, hStream);
+SAME_FIELD(nvidia::LaunchConfiguration, attributes, CUlaunchConfig, attrs);
+SAME_FIELD(nvidia::LaunchConfiguration, attribute_count, CUlaunchConfig, numAttrs);
 #undef CHECK
 
 // CUDA's driver has HIP's numbers wherever both have one: results pass through as they are.

@@ -11,16 +11,35 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from ostinato.backend_hip.evidence.calls import Call, counts_operands, leading_axis, leads
 from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BoundsError
 from ostinato.ir.rounding import widen
-from ostinato.ir.step import WORKSPACE, StepKind
+from ostinato.ir.step import WORKSPACE, KernelCall, StepKind
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
-from ostinato.runtime.device import Device, KernelCall, PackSource
-from ostinato.tools.conformance.calls import Call, counts_operands, leading_axis, leads
+from ostinato.ir.weights import PackSource
 
-__all__ = ["GUARD", "DeviceMachine", "Machine", "Memory", "Mismatch", "Worst", "check", "kernel_call", "references"]
+__all__ = [
+    "GUARD",
+    "DeviceMachine",
+    "Machine",
+    "Memory",
+    "Mismatch",
+    "RowDevice",
+    "Worst",
+    "check",
+    "compare",
+    "exact_references",
+    "kernel_call",
+    "must_refuse",
+    "references",
+    "results_of",
+    "rounded",
+    "valid_rows",
+]
 
 GUARD = 256
 """Bytes before and after each operand that nobody may touch."""
@@ -69,6 +88,40 @@ class Memory:
         return bool((guarded[:GUARD] == GUARD_BYTE).all() and (guarded[GUARD + self.nbytes :] == GUARD_BYTE).all())
 
 
+class RowBuffer(Protocol):
+    """Memory of a device, as a row's operands need it."""
+
+    @property
+    def address(self) -> int: ...
+    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array: ...
+    def write(self, values: Array, offset: int = 0) -> None: ...
+    def free(self) -> None: ...
+
+
+class RowLaunch(Protocol):
+    """A kernel with its parameters."""
+
+    def run(self, operands: tuple[tuple[int, int], ...], /) -> None: ...
+
+
+class RowDevice(Protocol):
+    """A device, as far as running one row needs it: those of this folder, and whatever the runtime takes for one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def target(self) -> Target: ...
+    def allocate(self, nbytes: int, alignment: int = 256, *, zeroed: bool = True) -> RowBuffer: ...
+    def pack(self, tensor_type: TensorType, address: int, source: PackSource, first_row: int) -> None: ...
+    def prepare(self, calls: Sequence[KernelCall]) -> None: ...
+    def make_launch(self, call: KernelCall) -> RowLaunch: ...
+    def synchronize(self) -> None: ...
+
+
 class Machine(Protocol):
     """Something that runs kernels."""
 
@@ -84,7 +137,7 @@ class Machine(Protocol):
 class DeviceMachine:
     """A device. Operands are laid side by side in memory of its own, sent there with their guards and read back after the kernel."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: RowDevice) -> None:
         self.device = device
 
     def __str__(self) -> str:
@@ -206,8 +259,8 @@ def _valid_part(call: Call, tensor: TensorType, array: Array) -> Array:
     return poisoned
 
 
-def references(call: Call, arrays: list[Array | None]) -> list[Array] | None:
-    """The operator's reference, rounded once to the result dtypes.
+def exact_references(call: Call, arrays: Sequence[Array | None]) -> list[Array] | None:
+    """The operator's reference as it comes, in the precision it is stored in but not rounded to the result dtypes.
 
     With a count, what has the counted axis by name is cut to its valid rows, as the interpreter does. None: the reference refuses such rows, because they
     ask for others that are not valid, and so must the kernel.
@@ -220,13 +273,53 @@ def references(call: Call, arrays: list[Array | None]) -> list[Array] | None:
         seen = [a if a is None or not c else a[: call.count] for a, c in zip(seen, counted, strict=True)]
         results = [replace(t, shape=(call.count, *t.shape[1:])) if t.axes[:1] == (axis,) else t for t in results]
     try:
-        made = call.op.reference(seen, call.site.node.attrs, results)
+        return list(call.op.reference(seen, call.site.node.attrs, results))
     except BoundsError:
         if not axis:
             raise
         return None
+
+
+def references(call: Call, arrays: Sequence[Array | None]) -> list[Array] | None:
+    """`exact_references`, rounded once to the result dtypes."""
+    made = exact_references(call, arrays)
+    return None if made is None else rounded(call, made)
+
+
+def rounded(call: Call, made: Sequence[Array]) -> list[Array]:
+    """What a reference made, rounded once to the result dtypes."""
     with np.errstate(over="ignore"):
-        return [array.astype(tensor.dtype.numpy) for array, tensor in zip(made, results, strict=True)]
+        return [array.astype(tensor.dtype.numpy) for array, tensor in zip(made, call.site.results, strict=True)]
+
+
+def valid_rows(call: Call, tensor: TensorType, array: Array) -> Array:
+    """The part of a result that means something: all of it, or the rows that are counted."""
+    return array[: call.count] if _is_counted(call, tensor) and array.ndim else array
+
+
+def _is_counted(call: Call, tensor: TensorType) -> bool:
+    return call.count is not None and (not counts_operands(call.op) or leads(call, tensor))
+
+
+def results_of(call: Call, machine: Machine, arrays: Sequence[Array | None]) -> list[Array]:
+    """Runs the call: valid rows of each result. Raises `Mismatch` where anything was written that nobody may touch, rows past a count too."""
+    found = []
+    for result, value in zip(_run(call, machine, arrays), call.site.node.results, strict=True):
+        found.append(valid_rows(call, value.type, result))
+        if _is_counted(call, value.type) and call.row.kind is not StepKind.GEMM:
+            rest = np.ascontiguousarray(result[call.count :])
+            if rest.tobytes() != _poison(value.type.dtype, rest.size).tobytes():
+                raise Mismatch(f"{value.name} was written past its {call.count} valid rows")
+    return found
+
+
+def must_refuse(call: Call, machine: Machine, arrays: Sequence[Array | None]) -> None:
+    """Runs a call that has an index out of range. Raises `Mismatch` where the kernel does not say so."""
+    try:
+        _run(call, machine, arrays)
+    except BoundsError:
+        return
+    raise Mismatch("the reference refuses these rows, the kernel does not")
 
 
 def check(
@@ -238,28 +331,21 @@ def check(
     """
     if expected is None:
         for machine in machines:
-            try:
-                _run(call, machine, arrays)
-            except BoundsError:
-                continue
-            raise Mismatch("the reference refuses these rows, the kernel does not")
+            must_refuse(call, machine, arrays)
         return None
-    runs = [_run(call, machine, arrays) for machine in machines]
+    runs = [results_of(call, machine, arrays) for machine in machines]
+    for machine, other in zip(machines[1:], runs[1:], strict=True):
+        for value, first, found in zip(call.site.node.results, runs[0], other, strict=True):
+            if first.tobytes() != found.tobytes():
+                raise Mismatch(f"{value.name} is not the same on {machines[0]} and {machine}")
+    return compare(call, runs[0], expected)
+
+
+def compare(call: Call, found: Sequence[Array], expected: Sequence[Array]) -> Worst | None:
+    """The value of all results that is nearest to its tolerance, None where there is no value. Raises `Mismatch` where one is outside."""
     worst: list[Worst] = []
-    for index, (result, wanted) in enumerate(zip(runs[0], expected, strict=True)):
-        name, tensor = call.site.node.results[index].name, call.site.results[index]
-        for machine, other in zip(machines[1:], runs[1:], strict=True):
-            if result.tobytes() != other[index].tobytes():
-                raise Mismatch(f"{name} is not the same on {machines[0]} and {machine}")
-        counted = call.count is not None and (not counts_operands(call.op) or leads(call, tensor))
-        rows = call.count if counted and result.ndim else None
-        worst += _compare(
-            name, result[:rows] if result.ndim else result, wanted[:rows] if wanted.ndim else wanted, call, tensor
-        )
-        if counted and call.row.kind is not StepKind.GEMM:
-            rest = np.ascontiguousarray(result[call.count :])
-            if rest.tobytes() != _poison(tensor.dtype, rest.size).tobytes():
-                raise Mismatch(f"{name} was written past its {call.count} valid rows")
+    for value, result, wanted in zip(call.site.node.results, found, expected, strict=True):
+        worst += _compare(value.name, result, valid_rows(call, value.type, wanted), call, value.type)
     return max(worst, key=lambda value: value.used, default=None)
 
 

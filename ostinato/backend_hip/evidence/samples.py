@@ -13,7 +13,7 @@ from ostinato.ir.ops.samplers import indices, materialise, normal, reals, valid
 from ostinato.ir.ops.select import settings
 from ostinato.ir.types import Array, DType
 
-__all__ = ["LARGE", "arrays_of", "random_samples", "well_typed"]
+__all__ = ["LARGE", "arrays_of", "in_other_shape", "random_samples", "well_typed"]
 
 
 def _long_rows() -> Iterator[Sample]:
@@ -68,7 +68,7 @@ def random_samples(op: OpDef, rng: np.random.Generator, count: int) -> Iterator[
     bases = [sample for sample in op.samples(rng) if sample.error is None]
     made = 0
     for index in rng.permutation(len(bases)).tolist():
-        sample = _in_other_shape(bases[index], rng)
+        sample = in_other_shape(bases[index], rng)
         if sample is not None and well_typed(op, sample):
             yield sample
             made += 1
@@ -76,7 +76,8 @@ def random_samples(op: OpDef, rng: np.random.Generator, count: int) -> Iterator[
             return
 
 
-def _in_other_shape(sample: Sample, rng: np.random.Generator) -> Sample | None:
+def in_other_shape(sample: Sample, rng: np.random.Generator) -> Sample | None:
+    """The sample with random extents where its values leave them free, None where they leave none."""
     free: set[int] = set()
     fixed = {0, 1}
     for operand in (operand for operand in sample.operands if operand is not None):

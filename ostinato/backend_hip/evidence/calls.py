@@ -18,7 +18,19 @@ from ostinato.ir.target import NATURAL, CallSite, Impl
 from ostinato.ir.types import TensorType, is_contiguous
 from ostinato.ir.views import row_refusal
 
-__all__ = ["Call", "calls", "counts_operands", "is_strided", "leading_axis", "leads", "refusal"]
+__all__ = [
+    "Call",
+    "calls",
+    "counted_calls",
+    "counts_operands",
+    "is_strided",
+    "leading_axis",
+    "leads",
+    "node_of",
+    "own_strides",
+    "refusal",
+    "spread_strides",
+]
 
 Strides = tuple[int, ...]
 
@@ -50,16 +62,20 @@ def calls(row: Impl, sample: Sample) -> Iterator[Call]:
     for site in _sites(row, sample):
         if row_refusal(row, site, OP[row.op]) is None:
             yield Call(row, site)
-            for pair in row.in_place:
-                yield Call(row, site, in_place=(pair,))
+            present = {spec.name for index, spec in enumerate(OP[row.op].operands) if site.has(index)}
+            yield from (Call(row, site, in_place=(pair,)) for pair in row.in_place if pair[1] in present)
         counted = replace(site, counted=True)
-        rows = _leading_rows(OP[row.op], site)
-        knows = (
-            "count" in row.operands or row.kind is StepKind.GEMM
-        )  # a vendor computes all rows, whatever lies in them
-        if knows and rows is not None and row_refusal(row, counted, OP[row.op]) is None:
-            for count in sorted({0, rows // 2, rows}):
-                yield Call(row, counted, count=count)
+        if row_refusal(row, counted, OP[row.op]) is None:
+            yield from counted_calls(row, counted)
+
+
+def counted_calls(row: Impl, site: CallSite) -> Iterator[Call]:
+    """The calls of a site whose rows are counted: with none, half and all of them; none where the row cannot know of a count."""
+    rows = _leading_rows(OP[row.op], site)
+    knows = "count" in row.operands or row.kind is StepKind.GEMM  # a vendor computes all rows, whatever lies in them
+    if knows and rows is not None:
+        for count in sorted({0, rows // 2, rows}):
+            yield Call(row, site, count=count)
 
 
 def refusal(row: Impl, sample: Sample) -> str | None:
@@ -75,20 +91,21 @@ def _sites(row: Impl, sample: Sample) -> Iterator[CallSite]:
     for index, spec in enumerate(op.operands):
         if (found := types[index]) is not None and NATURAL not in row.layouts_of(spec.name):
             types[index] = found.with_layout(row.layouts_of(spec.name)[0])
-    node = _node(op, types, results, sample)
-    plain = CallSite(node, tuple(types), results, tuple(_own_strides(tensor) for tensor in types))
+    node = node_of(op, types, results, sample)
+    plain = CallSite(node, tuple(types), results, tuple(own_strides(tensor) for tensor in types))
     yield plain
     for name, layouts in row.layouts:
         for layout in layouts if NATURAL in layouts else layouts[1:]:
             yield from _relaid(op, plain, name, layout)
     for spec, tensor, index in zip(op.operands, plain.operands, range(len(types)), strict=True):
         if spec.name in row.strided and tensor is not None and tensor.rank > 1 and tensor.elements:
-            for strides in _spread_strides(tensor):
+            for strides in spread_strides(tensor):
                 seen = (*plain.strides[:index], strides, *plain.strides[index + 1 :])
                 yield replace(plain, strides=seen)
 
 
-def _node(op: OpDef, types: list[TensorType | None], results: tuple[TensorType, ...], sample: Sample) -> Node:
+def node_of(op: OpDef, types: list[TensorType | None], results: tuple[TensorType, ...], sample: Sample) -> Node:
+    """The node of a sample whose operands and results have these types."""
     names = [None if tensor is None else spec.name for spec, tensor in zip(op.operands, types, strict=True)]
     while names and names[-1] is None:
         names.pop()
@@ -99,7 +116,8 @@ def _node(op: OpDef, types: list[TensorType | None], results: tuple[TensorType, 
     return Node(op.name, tuple(names), made, Attributes(op.attributes(sample.attrs)))
 
 
-def _own_strides(tensor: TensorType | None) -> Strides | None:
+def own_strides(tensor: TensorType | None) -> Strides | None:
+    """The strides of an operand that lies by itself; None for a packed or absent one."""
     return None if tensor is None or tensor.is_packed else tensor.strides
 
 
@@ -113,7 +131,7 @@ def _relaid(op: OpDef, site: CallSite, name: str, layout: str) -> Iterator[CallS
             except LayoutError:
                 return
             operands = (*site.operands[:index], other, *site.operands[index + 1 :])
-            yield replace(site, operands=operands, strides=tuple(_own_strides(found) for found in operands))
+            yield replace(site, operands=operands, strides=tuple(own_strides(found) for found in operands))
     for index, value in enumerate(site.node.results):
         if value.name == name:
             try:
@@ -124,7 +142,7 @@ def _relaid(op: OpDef, site: CallSite, name: str, layout: str) -> Iterator[CallS
             yield replace(site, node=replace(site.node, results=values), results=tuple(found.type for found in values))
 
 
-def _spread_strides(tensor: TensorType) -> Iterator[Strides]:
+def spread_strides(tensor: TensorType) -> Iterator[Strides]:
     """Two strided forms with gaps: outer axes in reverse order around a dense last axis, and all axes in reverse."""
     shape = tensor.static_shape
     for order in ([*reversed(range(tensor.rank - 1)), tensor.rank - 1], list(reversed(range(tensor.rank)))):

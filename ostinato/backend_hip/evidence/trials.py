@@ -1,0 +1,125 @@
+"""Trials of a row on one class of types: calls with fresh random values, what the oracle makes of them, and how far a plain composition is from the oracle.
+
+The oracle is the operator's reference in float64. The plain composition is the same reference in float32 (`plain_arithmetic`), the precision that kernels
+compute in, rounded to the result's dtype as a kernel's result is. Of a small result one draw says little about what such a composition is good for, so that more
+values are drawn for it. Trials know no device: those of one class serve every kernel unit and every card.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ostinato.backend_hip.evidence.calls import Call
+from ostinato.backend_hip.evidence.classes import ClassCall, class_calls
+from ostinato.backend_hip.evidence.rows import exact_references, rounded, valid_rows
+from ostinato.backend_hip.evidence.samples import arrays_of
+from ostinato.ir.errors import BoundsError, OstinatoError
+from ostinato.ir.evidence import signature_class
+from ostinato.ir.rounding import plain_arithmetic
+from ostinato.ir.target import CallSite, Impl
+from ostinato.ir.types import Array, DType, TensorType
+
+__all__ = ["PlainError", "Trial", "trials", "ulp"]
+
+_ENOUGH = 256
+"""Values of a result after which more draws would not change how far a plain composition is off."""
+_MOST_DRAWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PlainError:
+    """How far the plain composition of a result is from the oracle, over all draws."""
+
+    maximum: float = 0.0
+    rms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A call with its operands' values. `exact` are the oracle's results, valid rows only, not rounded; None where the kernel must refuse the call."""
+
+    call: Call
+    arrays: Sequence[Array | None]
+    exact: Sequence[Array] | None
+    expected: Sequence[Array] | None
+    """`exact` rounded once to the result dtypes, all rows."""
+    plain: tuple[PlainError, ...] = ()
+
+
+def trials(row: Impl, like: CallSite, seed: int) -> list[Trial]:
+    """All trials of the site's class; empty where no sample of the operator gives one. The same for the same seed."""
+    words = f"{row.identity} {signature_class(like)}".encode()
+    rng = np.random.default_rng((seed, zlib.crc32(words)))
+    return [made for one in class_calls(row, like, rng) for made in _trials(one, rng)]
+
+
+def _trials(one: ClassCall, rng: np.random.Generator) -> Iterator[Trial]:
+    call, op = one.call, one.call.op
+    arrays = arrays_of(op, one.sample, rng)
+    if one.refused:
+        yield Trial(call, arrays, None, None)
+        return
+    try:
+        exact = exact_references(call, arrays)
+    except OstinatoError:  # a random shape that the reference takes for none
+        return
+    if exact is None:
+        yield Trial(call, arrays, None, None)
+        return
+    if op.tolerance.is_exact:
+        errors = tuple(PlainError() for _ in exact)
+    else:
+        errors = _plain_errors(one, arrays, exact, rng)
+    yield Trial(call, arrays, _valid(call, exact), rounded(call, exact), errors)
+
+
+def _plain_errors(
+    one: ClassCall, arrays: Sequence[Array | None], exact: Sequence[Array], rng: np.random.Generator
+) -> tuple[PlainError, ...]:
+    call, found = one.call, [_plain_error(one.call, arrays, exact)]
+    values = min((result.elements for result in call.site.results if result.elements), default=_ENOUGH)
+    for _ in range(min(_MOST_DRAWS, -(-_ENOUGH // values)) - 1):
+        other = arrays_of(call.op, one.sample, rng)
+        try:
+            again = exact_references(call, other)
+        except BoundsError:
+            break
+        if again is not None:
+            found.append(_plain_error(call, other, again))
+    columns = list(zip(*found, strict=True))
+    return tuple(PlainError(max(one.maximum for one in c), max(one.rms for one in c)) for c in columns)
+
+
+def _plain_error(call: Call, arrays: Sequence[Array | None], exact: Sequence[Array]) -> list[PlainError]:
+    with plain_arithmetic(), np.errstate(all="ignore"):
+        made = exact_references(call, arrays)
+    assert made is not None
+    found = []
+    for mine, oracle in zip(_valid(call, rounded(call, made)), _valid(call, exact), strict=True):
+        if not np.issubdtype(oracle.dtype, np.floating):
+            found.append(PlainError())
+            continue
+        with np.errstate(invalid="ignore"):
+            off = np.abs(mine.astype(np.float64) - oracle.astype(np.float64))
+        off = off[np.isfinite(off)]
+        found.append(PlainError(float(off.max()), float(np.sqrt(np.mean(off * off)))) if off.size else PlainError())
+    return found
+
+
+def _valid(call: Call, arrays: Sequence[Array]) -> list[Array]:
+    return [valid_rows(call, value.type, array) for value, array in zip(call.site.node.results, arrays, strict=True)]
+
+
+_MANTISSA = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7}
+_SMALLEST = {DType.F64: -1074, DType.F32: -149, DType.F16: -24, DType.BF16: -133}
+
+
+def ulp(largest: Array, tensor: TensorType) -> Array:
+    """The unit in the last place, in the dtype of a result, of magnitudes in float64."""
+    exponent = np.frexp(largest)[1] - 1 - _MANTISSA[tensor.dtype]
+    unit: Array = np.ldexp(1.0, np.maximum(exponent, _SMALLEST[tensor.dtype]))
+    return unit

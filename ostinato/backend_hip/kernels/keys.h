@@ -1,0 +1,48 @@
+// Keys and values of packed tokens in a block cache: where they lie, and which of them a token sees.
+#pragma once
+#include "scoring.h"
+
+// Where key and value j of a row begin, in elements, and whether all of them begin at multiples of 16 bytes if the first
+// do.
+struct InBlocks {
+    const i32* table;
+    i64 kv_heads, kv;
+    u32 block_size;  // keys are counted in 31 bits, and so are those of a block
+    i64 width;
+    DEVICE bool whole(int size) const { return width * size % 16 == 0; }
+    DEVICE i64 key(i64 j) const {
+        const u32 block = static_cast<u32>(j) / block_size, inside = static_cast<u32>(j) % block_size;
+        return ((table[block] * kv_heads + kv) * block_size + inside) * width;
+    }
+    DEVICE i64 value(i64 j) const { return key(j); }
+};
+
+// What some keys amount to: their largest score, their weights' sum, and for each d of [0, width) that of weighted
+// values. A result is their quotient, and 0 where there is no key.
+DEVICE f32 quotient(f32 output, f32 sum) { return sum == 0.0f ? 0.0f : output / sum; }
+
+// What a packed token sees, and where. A token sees the keys up to its position and below its row's length. Blocks of
+// keys that no token sees need not exist.
+struct Sight {
+    i64 start, end;
+    const i32* table;
+    bool bad;  // the same in all threads
+};
+DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* block_table, const i32* length,
+                      i64 token, i64 table_rows, i64 table_width, i64 block_size, i64 window) {
+    const i64 row = row_of_token[token], at = position[token], start = window_start(at, window);
+    const bool none = row < 0 || row >= table_rows;
+    const i64 end = none ? 0 : smaller<i64>(at + 1, length[row]);
+    const bool bad = row >= table_rows || (end > start && end > table_width * block_size);
+    return {start, bad ? 0 : end, block_table + (none ? 0 : row) * table_width, bad};
+}
+// Whether some block of keys [start, end) does not exist.
+DEVICE bool blocks_missing(const i32* table, i64 start, i64 end, i64 blocks, i64 block_size) {
+    bool bad = false;
+    if (start < end) {
+        for (i64 b = start / block_size + thread_index(); b * block_size < end; b += thread_count()) {
+            bad = bad || table[b] < 0 || table[b] >= blocks;
+        }
+    }
+    return block_any(bad);
+}

@@ -1,0 +1,275 @@
+// Phases: what one kernel does, as a function of (worker, workers, wait), so that one text serves a launch, a launch that
+// starts early, and a kernel that goes through many phases. A phase may read what no step of the run writes before it
+// calls `wait`, which gives the status word, and reads and writes everything else after it.
+//
+// Here is the phase of projections of a few rows by float weights, with what stands around them in a decoder inside: the
+// norm of x before, bias, residual, rotation or gate behind. Every weight is read once, 16 bytes at a time, for all
+// rows, and the first ones before the wait. x lies in shared memory where there is room for it.
+//
+// Outputs go in pairs: SPLIT groups of lanes take one pair, or several in turn, with DEPTH pairs under way at once. An
+// output's products are taken by lane in ascending steps, then by a tree, then group by group: its bits depend on its
+// row and weights, and on SPLIT, which follows from the number of columns.
+#pragma once
+#include "projection.h"
+
+struct Worker {
+    u32 index, count;
+    // The first of this worker's share of so many units; the next worker's first one is its end.
+    DEVICE u32 first(u32 units) const { return static_cast<u32>(static_cast<u64>(units) * index / count); }
+    DEVICE u32 end(u32 units) const { return static_cast<u32>(static_cast<u64>(units) * (index + 1) / count); }
+};
+DEVICE Worker this_block() { return {block_index(), block_count()}; }
+
+// Four neighbours as f32, at once where `whole` says that the address is a multiple of their bytes.
+DEVICE void load_four(const f32* at, bool whole, f32 (&values)[4]) { load_values(at, whole, values); }
+template <class T>
+DEVICE void load_four(const T* at, bool whole, f32 (&values)[4]) {
+    struct alignas(8) Half {
+        u32 w[2];
+    };
+    if (whole) {
+        const Half half = *reinterpret_cast<const Half*>(at);
+        const Words words = {{half.w[0], half.w[1], 0u, 0u}};
+        for (int i = 0; i < 4; ++i) values[i] = value_in(words, i, at);
+    } else {
+        for (int i = 0; i < 4; ++i) values[i] = widen(at[i]);
+    }
+}
+
+// Sums of N values over the lanes of a group, N a power of two: lane l gets that of number l / (32 / N), with the bits
+// of group_sum, by about N exchanges.
+template <int N>
+DEVICE f32 group_sums(f32 (&values)[N]) {
+    int left = N;
+#pragma unroll
+    for (int n = GROUP / 2; n > 0; n /= 2) {
+        if (left > 1) {
+            left /= 2;
+            const bool upper = (group_lane() & n) != 0;
+#pragma unroll
+            for (int i = 0; i < left; ++i) {
+                const f32 kept = upper ? values[left + i] : values[i], sent = upper ? values[i] : values[left + i];
+                values[i] = kept + shuffle_xor(sent, n);
+            }
+        } else {
+            values[0] += shuffle_xor(values[0], n);
+        }
+    }
+    return values[0];
+}
+
+// ROWS: room for rows of x. STEPS: runs of 16 bytes that a lane takes of a row of the weight. ROOM: KiB of x in shared
+// memory, 0 where it stays where it is.
+template <int ROWS_, int STEPS_, int SPLIT_, int DEPTH_, int ROOM_, int THREADS_>
+struct Form {
+    static constexpr int ROWS = ROWS_, STEPS = STEPS_, SPLIT = SPLIT_, DEPTH = DEPTH_, THREADS = THREADS_;
+    static constexpr int GROUPS = THREADS / GROUP, TEAMS = GROUPS / SPLIT, SUMS = 2 * ROWS;
+    static constexpr bool STAGED = ROOM_ > 0;
+    static constexpr int WORDS = STAGED ? ROOM_ * 64 : 1;                                   // of x in shared memory
+    static constexpr int HELD = STAGED ? (ROOM_ * 64 / ROWS + THREADS - 1) / THREADS : 1;  // of a row, by a thread
+    static constexpr int SHARE = GROUP / SUMS;                                              // lanes that have one sum
+};
+
+template <class X, class W>
+struct Product {
+    const X* x;
+    const W* weight;
+    const f32 *bias, *gain;  // each may be absent
+    const i32* count;
+    i64 entries, inner, columns;
+    f32 eps;
+};
+
+// The sum of one output by one thread, for weights that are not aligned to 16 bytes, which only odd views are.
+template <class X, class W>
+DEVICE f32 plain_output(const Product<X, W>& p, i64 row, i64 place) {
+    const X* const x = p.x + row * p.columns;
+    const W* const weight = p.weight + place * p.columns;
+    f32 sum = 0.0f, squares = 0.0f;
+    for (i64 k = 0; k < p.columns; ++k) {
+        const f32 value = widen(x[k]);
+        squares = fmaf(value, value, squares);
+        sum = fmaf(p.gain == nullptr ? value : value * p.gain[k], widen(weight[k]), sum);
+    }
+    if (p.gain != nullptr) sum *= 1.0f / sqrtf(squares / static_cast<f32>(p.columns) + p.eps);
+    return p.bias == nullptr ? sum : sum + p.bias[place];
+}
+
+// `rows` says of pair u which rows of the weight it is, rows(u, 0) and rows(u, 1). `finish` gets what becomes of it:
+// finish.before(u, o, row) is read after the wait and before the products, finish.put(u, o, row, own, other, before)
+// is told the sum of output o and that of the other one of its pair.
+template <class F, class X, class W, class Wait, class Rows, class Finish>
+DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs, Rows rows_of, Finish finish) {
+    constexpr int SIZE = Packed<W>::size, RUNS = SIZE / 4;  // runs of four values of x in a step of a lane
+    SHARED(Words, staged, F::WORDS);
+    SHARED(f32, squares, F::GROUPS * F::ROWS);
+    SHARED(f32, parts, F::SPLIT > 1 ? 2 * F::GROUPS * F::SUMS : 1);
+    const u32 first = worker.first(pairs), end = worker.end(pairs);
+    const u32 columns = static_cast<u32>(p.columns), steps = columns / SIZE;
+    const int part = group_index() % F::SPLIT, team = group_index() / F::SPLIT;
+    const i64 rows = valid_rows(p.count, p.entries) * p.inner;
+
+    // Of the sums of a pair this lane has one: that of output `own` and row `row`.
+    const int number = group_lane() / F::SHARE, own = number / F::ROWS, row = number % F::ROWS;
+    const bool leads = group_lane() % F::SHARE == 0 && row < rows && part == 0;
+
+    if (!aligned(p.weight)) {
+        wait();
+        const u32 sums = (end - first) * 2 * static_cast<u32>(rows);
+        for (u32 i = thread_index(); i < sums; i += F::THREADS) {
+            const u32 pair = first + i / (2 * rows), o = i / rows % 2;
+            const i64 at = i % rows;
+            const f32 mine = plain_output(p, at, rows_of(pair, o)), other = plain_output(p, at, rows_of(pair, 1 - o));
+            finish.put(pair, o, at, mine, other, finish.before(pair, o, at));
+        }
+        return;
+    }
+
+    Words words[F::DEPTH][F::STEPS][2];
+    f32 bias[F::DEPTH];
+    const auto load = [&](Words(&to)[F::STEPS][2], f32& shift, u32 pair) {
+        if (pair >= end) return;
+#pragma unroll
+        for (int o = 0; o < 2; ++o) {
+            const W* const from = p.weight + rows_of(pair, o) * p.columns;
+#pragma unroll
+            for (int s = 0; s < F::STEPS; ++s) {
+                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
+                if (step < steps) to[s][o] = load_weights(from + step * SIZE);
+            }
+        }
+        if (p.bias != nullptr && leads) shift = p.bias[rows_of(pair, own)];
+    };
+#pragma unroll
+    for (int d = 0; d < F::DEPTH; ++d) load(words[d], bias[d], first + team + d * F::TEAMS);
+    Words gains[F::HELD];
+    const bool normed = p.gain != nullptr, whole_gain = aligned(p.gain);
+    if (F::STAGED && normed) {
+#pragma unroll
+        for (int h = 0; h < F::HELD; ++h) {
+            const u32 run = h * F::THREADS + thread_index();
+            if (run * 4 < columns) gains[h] = load_words(p.gain + run * 4, whole_gain);
+        }
+    }
+
+    wait();
+
+    typename Finish::Before before[F::DEPTH];
+#pragma unroll
+    for (int d = 0; d < F::DEPTH; ++d) {
+        const u32 pair = first + team + d * F::TEAMS;
+        if (leads && pair < end) before[d] = finish.before(pair, own, row);
+    }
+    const bool whole = reinterpret_cast<u64>(p.x) % (4 * sizeof(X)) == 0;
+    f32 sums[F::ROWS] = {};
+    if (F::STAGED) {
+#pragma unroll
+        for (int h = 0; h < F::HELD; ++h) {
+            const u32 run = h * F::THREADS + thread_index();
+            if (run * 4 >= columns) break;
+#pragma unroll
+            for (int r = 0; r < F::ROWS; ++r) {
+                f32 values[4] = {};
+                if (r < rows) load_four(p.x + r * p.columns + run * 4, whole, values);
+                Words taken;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    if (normed) sums[r] = fmaf(values[i], values[i], sums[r]);
+                    put(taken, i, normed ? values[i] * value_in(gains[h], i, p.gain) : values[i]);
+                }
+                staged[(r * RUNS + run % RUNS) * steps + run / RUNS] = taken;
+            }
+        }
+    } else if (normed) {
+        for (u32 run = thread_index(); run * 4 < columns; run += F::THREADS) {
+#pragma unroll
+            for (int r = 0; r < F::ROWS; ++r) {
+                f32 values[4] = {};
+                if (r < rows) load_four(p.x + r * p.columns + run * 4, whole, values);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sums[r] = fmaf(values[i], values[i], sums[r]);
+            }
+        }
+    }
+    if (normed) {
+#pragma unroll
+        for (int r = 0; r < F::ROWS; ++r) {
+            const f32 sum = group_sum(sums[r]);
+            if (group_lane() == 0) squares[r * F::GROUPS + group_index()] = sum;
+        }
+    }
+    block_barrier();
+    f32 factor = 1.0f;
+    if (normed) {
+        f32 total = 0.0f;
+#pragma unroll
+        for (int g = 0; g < F::GROUPS; ++g) total += squares[row * F::GROUPS + g];
+        factor = 1.0f / sqrtf(total / static_cast<f32>(columns) + p.eps);
+    }
+
+    // All groups go through as many turns, some of them past the last pair.
+    const u32 turns = rows > 0 ? (end - first + F::TEAMS - 1) / F::TEAMS : 0;
+    for (u32 turn = 0; turn < turns; turn += F::DEPTH) {
+#pragma unroll
+        for (int d = 0; d < F::DEPTH; ++d) {
+            if (turn + d >= turns) break;
+            const u32 pair = first + team + (turn + d) * F::TEAMS;
+            f32 dots[F::SUMS] = {};
+            if (pair < end) {
+#pragma unroll
+                for (int s = 0; s < F::STEPS; ++s) {
+                    const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
+                    if (step >= steps) break;
+#pragma unroll
+                    for (int r = 0; r < F::ROWS; ++r) {
+                        f32 values[SIZE];
+                        if (F::STAGED) {
+#pragma unroll
+                            for (int i = 0; i < SIZE; i += 4) {
+                                const Words taken = staged[(r * RUNS + i / 4) * steps + step];
+                                for (int j = 0; j < 4; ++j) values[i + j] = value_in(taken, j, p.bias);
+                            }
+                        } else {
+                            const i64 at = static_cast<i64>(step) * SIZE;
+                            if (r >= rows) break;
+#pragma unroll
+                            for (int i = 0; i < SIZE; i += 4) {
+                                f32 four[4], scale[4];
+                                load_four(p.x + r * p.columns + at + i, whole, four);
+                                if (normed) load_four(p.gain + at + i, whole_gain, scale);
+                                for (int j = 0; j < 4; ++j) values[i + j] = normed ? four[j] * scale[j] : four[j];
+                            }
+                        }
+#pragma unroll
+                        for (int o = 0; o < 2; ++o) {
+#pragma unroll
+                            for (int i = 0; i < SIZE; ++i) {
+                                const f32 w = value_in(words[d][s][o], i, p.weight);
+                                dots[o * F::ROWS + r] = fmaf(values[i], w, dots[o * F::ROWS + r]);
+                            }
+                        }
+                    }
+                }
+            }
+            const f32 shift = bias[d];
+            const auto known = before[d];
+            const u32 next = pair + F::DEPTH * F::TEAMS;
+            load(words[d], bias[d], next);
+            if (leads && next < end) before[d] = finish.before(next, own, row);
+            f32 sum = group_sums(dots);
+            if (F::SPLIT > 1) {
+                f32* const here = parts + (turn + d) % 2 * F::GROUPS * F::SUMS;
+                if (group_lane() % F::SHARE == 0) here[group_index() * F::SUMS + number] = sum;
+                block_barrier();
+                sum = here[team * F::SPLIT * F::SUMS + number];
+                for (int other = 1; other < F::SPLIT; ++other) {
+                    sum += here[(team * F::SPLIT + other) * F::SUMS + number];
+                }
+            }
+            sum *= factor;
+            if (p.bias != nullptr) sum += shift;
+            const f32 other = shuffle_xor(sum, GROUP / 2);
+            if (leads && pair < end) finish.put(pair, own, row, sum, other, known);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+"""Patterns for names of nodes, as options and questions give them.
+
+A pattern is matched part by part: "ffn" is every name with a part of that name, "layers.3" every name of that layer, "layers.*.attn" the attention of every
+layer. Parts may have wildcards.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+__all__ = ["matches"]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether consecutive parts of a dotted name match all parts of the pattern."""
+    wanted, parts = pattern.split("."), name.split(".")
+    return any(
+        all(fnmatchcase(part, glob) for part, glob in zip(parts[start:], wanted, strict=False))
+        for start in range(len(parts) - len(wanted) + 1)
+    )

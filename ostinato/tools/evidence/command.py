@@ -1,0 +1,190 @@
+"""The commands of `ostinato evidence`. Options in, one report out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostinato.backend_hip.evidence.gates import PAIRS
+from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
+from ostinato.compiler import open_device, open_model
+from ostinato.ir.files import need_writable
+from ostinato.tools.console import emit_json, output, progress
+from ostinato.tools.evidence.measure import Setting
+from ostinato.tools.evidence.shelf import Shelf, environment_of, environments, open_shelf
+from ostinato.tools.evidence.show import show_export, show_list, show_prune, show_record
+from ostinato.tools.evidence.tune import show_tuning, tune
+from ostinato.tools.evidence.workloads import DEFAULT_WORKLOADS, parse_workloads
+from ostinato.tools.options import (
+    EXIT_INTERRUPTED,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    ModelOption,
+    PrecisionOption,
+    ThreadsOption,
+    chosen_model,
+)
+
+__all__ = ["evidence_commands"]
+
+FromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="FILE", show_default=False, help="Read a file that `export` wrote instead of the ledger."
+    ),
+]
+
+
+def evidence_commands() -> typer.Typer:
+    """List, show, validate, tune, prune and export the evidence ledger.
+
+    Example: ostinato evidence ls
+    """
+    app = typer.Typer(
+        no_args_is_help=True, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    for name, function in (
+        ("ls", ls_command),
+        ("show", show_command),
+        ("tune", tune_command),
+        ("prune", prune_command),
+        ("export", export_command),
+    ):
+        app.command(name)(function)
+    return app
+
+
+def ls_command(
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TEXT]", show_default=False, help="Only records that have this in their id, subject or detail."
+        ),
+    ] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also shipped records that hold here.")] = False,
+    file: FromOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """List the records of the ledger and of the library: what each is of, and whether it holds on this machine.
+
+    Example: ostinato evidence ls linear
+    """
+    report = open_shelf(open_device(device), file).listed(pattern, everything=everything)
+    emit_json(report) if as_json else show_list(report, output())
+
+
+def show_command(
+    name: Annotated[
+        str, typer.Argument(metavar="ID", show_default=False, help="A record by its id, or by how that begins.")
+    ],
+    file: FromOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Show a record whole, where it stands on this machine, and of a timing what the gate says of its candidate.
+
+    Example: ostinato evidence show 3f9a
+    """
+    report = open_shelf(open_device(device), file).shown(name)
+    emit_json(report) if as_json else show_record(report, output())
+
+
+def prune_command(
+    now: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this it is only said what would be taken out.")
+    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Take records that are stale or failed, and lines that are no records, out of the ledger. What is left to another device stays.
+
+    Example: ostinato evidence prune --yes
+    """
+    ledger = Ledger()
+    lines = ledger.lines()
+    shelf = Shelf(tuple((record, "yours") for record in lines.records), environments(open_device(device)))
+    report = shelf.pruned(ledger, lines, dry=not now)
+    emit_json(report) if as_json else show_prune(report, output())
+
+
+def export_command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", show_default=False, help="Where to write the records, as JSON lines.")
+    ],
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "--only",
+            metavar="TEXT",
+            show_default=False,
+            help="Records that have this in their id, subject, detail or architecture.",
+        ),
+    ] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that ship with the library.")] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the records of the ledger that hold, to be read on another machine. No record that names a place of this one is among them.
+
+    Example: ostinato evidence export records.jsonl
+    """
+    need_writable(file)
+    report = open_shelf(open_device(device), None).exported(file, pattern, everything=everything)
+    emit_json(report) if as_json else show_export(report, output())
+
+
+def tune_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="TEXT",
+            show_default=False,
+            help="Candidates with this in their name; may be given several times.",
+        ),
+    ] = None,
+    workloads: Annotated[
+        str, typer.Option("--workloads", help="Decode steps of N rows (dN) and prefills of N tokens (pN).")
+    ] = DEFAULT_WORKLOADS,
+    pairs: Annotated[
+        int, typer.Option("--pairs", min=1, help=f"Pairs of fresh processes; a gate counts {PAIRS} and more.")
+    ] = 5,
+    seconds: Annotated[
+        float, typer.Option("--time", min=0.01, metavar="SECONDS", help="For each workload in a process.")
+    ] = 1.0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what there is to choose on whole-model runs, record it, and hold it against the gate of defaults.
+
+    Each optional pass is left out, and each other validated row put first, beside the default. Outputs are checked before anything is timed. What passes the
+    gate is used by policy balanced on this machine. Ctrl-C keeps what was measured.
+
+    Example: ostinato evidence tune smollm2 --only fuse_ --pairs 9
+    """
+    name = chosen_model(model, model_option)
+    asked = parse_workloads(workloads)
+    opened = open_device(device, threads)
+    setting = Setting(name, device, threads, precision, asked, pairs, seconds)
+    with progress(as_json) as steps:
+        report = tune(
+            setting,
+            open_model(name),
+            opened,
+            environment_of(opened),
+            Ledger(),
+            only=only or (),
+            known=shipped_records(),
+            steps=steps,
+        )
+    emit_json(report) if as_json else show_tuning(report, output())
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,130 @@
+"""One trial in a process of its own: a model compiled with a candidate's options, run, and measured.
+
+    python -m ostinato.tools.evidence.trial < REQUEST.json
+
+A request is one JSON object on standard input, the result one on standard output; all other text goes to standard error. A fresh process meets the machine
+as a user's does: with its own memory layout, its own caches and its own peak of memory. An error on purpose is a result too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ostinato.compiler import open_device, open_model, plan_text_program
+from ostinato.ir.errors import OstinatoError
+from ostinato.runtime.executable import load_program
+from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.options import settle_route
+from ostinato.tools.evidence.candidates import Options
+from ostinato.tools.evidence.judge import FULL
+from ostinato.tools.evidence.workloads import (
+    checked_outputs,
+    entries_of,
+    full_outputs,
+    parse_workloads,
+    seconds_of,
+)
+from ostinato.tools.report import Report
+
+__all__ = ["Request", "Result", "Run", "run_trial"]
+
+
+class Request(Report):
+    """What to run where. `mode`: "auto", or "reference" for the oracle. `seconds` is what each workload is timed for, 0 for not at all; `outputs` names a
+    file that takes the logits of each workload (.npz), empty for none."""
+
+    model: str
+    device: str
+    threads: int
+    isa: str = "auto"
+    precision: str
+    workloads: str
+    options: Options = Options()
+    mode: str = "auto"
+    seconds: float = 0.0
+    outputs: str = ""
+
+
+class Run(Report):
+    """A workload as it was run: seconds a step, None where nothing was timed, and a hash of the logits of the timed step."""
+
+    workload: str
+    seconds: float | None
+    digest: str
+
+
+class Result(Report):
+    """What a process found; `error` is why it found nothing. `arena_bytes`: the plan's, `peak_bytes`: the most memory the process had, with a GPU's."""
+
+    runs: tuple[Run, ...] = ()
+    arena_bytes: int = 0
+    peak_bytes: int = 0
+    error: str = ""
+
+
+def run_trial(request: Request) -> Result:
+    """Compiles, runs and measures in this process. Raises what compiling and running raise."""
+    workloads = parse_workloads(request.workloads)
+    device = open_device(request.device, request.threads, request.isa)
+    model = open_model(request.model)
+    entries = entries_of(model, workloads, request.precision)
+    precision = model.precision(request.precision)
+    program = plan_text_program(entries, device.target, request.options.pipeline(precision))
+    executable = load_program(program, settle_route(device, request.mode), kind=TextExecutable)
+    executable.prewarm()
+    alone = not device.captures and device.threads == 1  # CPU time leaves out moments when others held the core
+    clock = time.process_time if alone else time.perf_counter
+    kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
+    runs = []
+    for workload in workloads:
+        digest, seconds = "", None
+        if request.outputs:
+            kept[str(workload)] = checked_outputs(executable, workload)
+        if request.mode != "reference":
+            logits = full_outputs(executable, workload)
+            digest = hashlib.sha256(np.ascontiguousarray(logits).tobytes()).hexdigest()
+            if request.outputs:
+                kept[FULL.format(workload)] = logits
+        if request.seconds > 0:
+            seconds = seconds_of(executable, workload, request.seconds, clock)
+        runs.append(Run(workload=str(workload), seconds=seconds, digest=digest))
+    if request.outputs:
+        np.savez(request.outputs, **kept)  # type: ignore[arg-type]
+    memory = executable.memory
+    return Result(
+        runs=tuple(runs),
+        arena_bytes=memory.arena,
+        peak_bytes=_peak_bytes() + (memory.total if device.captures else 0),
+    )
+
+
+def _peak_bytes() -> int:
+    """The most memory this process had; on Linux of its own image, which `ru_maxrss` may have from the process that started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries that print do not disturb the answer
+    try:
+        result = run_trial(Request.model_validate_json(sys.stdin.read()))
+    except OstinatoError as error:
+        result = Result(error=f"[{error.code}] {error.message}")
+    answers.write(result.model_dump_json())
+    answers.close()
+
+
+if __name__ == "__main__":
+    main()
