@@ -17,7 +17,7 @@ from benchmarks.workloads import CACHE, CHAIN_NUMBERS, FILLED, Shape, Workload, 
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.machine import emulated_gpu
 from ostinato.backend_hip.open import open_hip
-from ostinato.compiler import open_device, plan_text_program, trace
+from ostinato.compiler import Traced, open_device, plan_text_program, trace
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.trace import GraphBuilder
 from ostinato.ir.target import Target
@@ -38,7 +38,7 @@ from ostinato.runtime.runners import EagerRunner, PlannedRunner
 from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.runtime.weights import load_shared
 
-__all__ = ["Counted", "LoadedStep", "WeightPool", "open_benchmark_device", "plan_workload"]
+__all__ = ["Counted", "LoadedStep", "WeightPool", "open_benchmark_device", "plan_workload", "traced_workload"]
 
 
 def open_benchmark_device(name: str, threads: int = 0) -> Device:
@@ -93,11 +93,16 @@ def plan_workload(
         check_program(plan, {name: graph}, target)
         return Program(plan, {name: graph}, target, NoWeights())
     assert model is not None
+    traced, dims = traced_workload(workload, model, options.precision)
+    return plan_text_program(traced.at({name: dims}), target, options, settings)
+
+
+def traced_workload(workload: Workload, model: Model, precision: str) -> tuple[Traced, dict[str, int]]:
+    """The graph of a model's workload, and its dimensions there."""
     cache = CacheShape(workload.rows, CACHE, 1)
     decodes = workload.kind == "d"
-    traced = trace(model, "decode" if decodes else "step", cache=cache, precision=options.precision)
-    dims = {"R": workload.rows} if decodes else {"N": workload.size, "R": 1}
-    return plan_text_program(traced.at({name: dims}), target, options, settings)
+    traced = trace(model, "decode" if decodes else "step", cache=cache, precision=precision)
+    return traced, {"R": workload.rows} if decodes else {"N": workload.size, "R": 1}
 
 
 def _chain(length: int) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ostinato.backend_hip.evidence.first_use import lowered as validated_lowering
@@ -20,8 +20,8 @@ from ostinato.frontend.source import CheckpointSource
 from ostinato.ir.checks import byte_count, instance, integer, shown
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
-from ostinato.ir.explain import Explanation, explain
 from ostinato.ir.evidence import Validations, sum_of
+from ostinato.ir.explain import Explanation, explain
 from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
 from ostinato.ir.target import Target
@@ -124,7 +124,7 @@ class Lowered:
     dims: Mapping[str, int]
     target: Target
     report: PipelineReport
-    validations: Validations = Validations()
+    validations: Validations = field(default_factory=Validations)
     """Rows that were validated for it, because they had no record."""
 
     def __str__(self) -> str:
@@ -215,8 +215,9 @@ class Traced:
         behind that stage. All come on top of `options` (default: none, in the trace's precision).
 
         Raises `ConfigError` for options of the wrong kind or another precision than the trace's, and for names of passes, operators, nodes, rows, levels or
-        policies that do not exist (with those that do); `VerificationError`, naming pass and rule, for a pass of yours that breaks the graph; `ShapeError` for missing, unknown or unsuitable dimensions; `LayoutError` for weights whose readers disagree
-        and for work on weights alone; `BackendError` for nodes that no row takes.
+        policies that do not exist (with those that do); `VerificationError`, naming pass and rule, for a pass of yours that breaks the graph; `ShapeError` for
+        missing, unknown or unsuitable dimensions; `LayoutError` for weights whose readers disagree and for work on weights alone; `BackendError` for nodes that
+        no row takes.
         """
         if not isinstance(dims, Mapping):
             raise ConfigError(f"dims are {dims!r}", hint="give an integer by name for each dimension of the graph")

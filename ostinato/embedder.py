@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
+from ostinato.backend_hip.evidence.first_use import with_validation
 from ostinato.compiler import Entries, Passes, open_device, open_model, plan_settings, plan_text_program, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class Embedder:
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `max_seq_length` is where texts are cut, in tokens, special
     ones included: by default what the checkpoint says, never more than the model has positions. `mode`, `capture`, `memory_limit`, `reuse`,
-    `levels`, `disable`, `policy` and `passes` are those of `ostinato.compile_encoder`.
+    `levels`, `disable`, `policy`, `passes` and `validate` are those of `ostinato.compile_encoder`.
     Raises the errors of `ostinato.load` and `ostinato.compile_encoder`.
     """
 

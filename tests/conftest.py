@@ -11,6 +11,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE
 from ostinato.ir.errors import OstinatoError
 from tests.filetest import FileTestFailure, run_file
 
@@ -55,6 +56,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if parity:
         config.hook.pytest_deselected(items=parity)
         items[:] = [item for item in items if not item.get_closest_marker("parity")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def evidence_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A ledger of this session's own, for this process and those that it starts: the user's is neither read nor written."""
+    folder = tmp_path_factory.mktemp("evidence")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder))
+        yield folder
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -21,6 +21,7 @@ from ostinato.backend_hip.evidence.first_use import FirstUse
 from ostinato.backend_hip.evidence.known import DeviceRecords
 from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.packing import PackCall, Source, bytes_of, pack_call, unpack_call
+from ostinato.backend_hip.reference_calls import ReferenceCall
 from ostinato.backend_hip.steps import LaunchCall, NativeStep
 from ostinato.backend_hip.target import host_rows_target
 from ostinato.ir.checks import integer
@@ -276,7 +277,7 @@ class HostDevice:
     def target(self) -> Target:
         """The host's rows, which do not depend on the kernel unit, with the records of this one."""
         found = host_rows_target()
-        return found if self.records is None else replace(found, evidence=FirstUse.of(self.records, self))
+        return found if self.records is None else FirstUse.of(found, self.records, self)
 
     @property
     def captures(self) -> bool:
@@ -341,19 +342,26 @@ class HostDevice:
         del stream
         nodes = tuple(step.node for step in steps)
         rows: list[_native._Step] = []
+        functions: list[Callable[[], None]] = []
         for step in steps:
+            if step.kind is StepKind.CALL:
+                functions.append(ReferenceCall(step.node, step.kernel, step.params).bind(step.operands))
+                rows.append((step.kind.number, len(functions) - 1, step.lane, (), (), step.waits, step.signals))
+                continue
             kernel = self.kernel(step.kernel) if step.kind is StepKind.LAUNCH else 0
             rows.append((step.kind.number, kernel, step.lane, step.operands, step.params, step.waits, step.signals))
         try:
-            return HostTable(_native.Table(self._device, rows), nodes)
+            return HostTable(_native.Table(self._device, rows, tuple(functions)), nodes)
         except _native.NativeError as error:
             raise _typed(error, nodes) from None
 
     def prepare(self, calls: Sequence[LaunchCall]) -> None:
         """Nothing: the host's kernels are there."""
 
-    def make_launch(self, call: LaunchCall) -> HostLaunch:
-        """A kernel with its parameters; the call's node is what its errors name. Raises `BackendError` for a kernel the device does not have."""
+    def make_launch(self, call: LaunchCall) -> HostLaunch | ReferenceCall:
+        """A kernel with its parameters, or a reference; the call's node is what its errors name. Raises `BackendError` for one that the device does not have."""
+        if call.kind is StepKind.CALL:
+            return ReferenceCall(call.node, call.kernel, call.params)
         return self._launch(call.node, call.kernel, call.params)
 
     def _launch(self, node: str, kernel: str, params: Sequence[int | float]) -> HostLaunch:

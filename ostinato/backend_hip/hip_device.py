@@ -82,7 +82,7 @@ class HipDevice:
     def target(self) -> Target:
         """The rows of the card, with its records."""
         found = self._target
-        return found if self.records is None else replace(found, evidence=FirstUse.of(self.records, self))
+        return found if self.records is None else FirstUse.of(found, self.records, self)
 
     @property
     def threads(self) -> int:

@@ -60,6 +60,11 @@ class HipGraph:
         """(from, to) by index in `nodes`."""
         return self._graph.edges
 
+    @property
+    def early_edges(self) -> list[tuple[int, int]]:
+        """Those of `edges` that start the later kernel early."""
+        return self._graph.early_edges
+
     def enqueue(self) -> None:
         """Submits one replay. Raises `LifecycleError` after `release`."""
         self._graph.launch(self._stream)
@@ -176,7 +181,7 @@ def _native_step(device: _native.GpuDevice, step: HipStep, kernels: HipKernels) 
                 _instance(step.node, step.kernel, len(addresses), step.params, launch), launch.shared
             )
             made = _native.GpuStep.launch(
-                step.node, function, launch.grid, launch.block, launch.shared, addresses, step.params
+                step.node, function, launch.grid, launch.block, launch.shared, addresses, step.params, launch.early
             )
             return _Loaded(made, 1, function=function.handle)
         case StepKind.GEMM:

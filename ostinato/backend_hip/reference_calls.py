@@ -6,8 +6,8 @@ The text of the call (`impls/reference.py`) says what the bytes are. Operands ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from ostinato.ir.rounding import widen
 from ostinato.ir.text import parse_graph
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["ReferenceCall", "bound_call"]
+__all__ = ["ReferenceCall"]
 
 Operands = Sequence[tuple[int, int]]
-_parsed = lru_cache(maxsize=4096)(parse_graph)
+_parsed = functools.lru_cache(maxsize=4096)(parse_graph)
 
 
 class _Bytes:
@@ -63,9 +63,13 @@ class ReferenceCall:
         Raises what the reference raises, `OstinatoError` with the name of the step's node, and `BackendError` for operands of too few bytes.
         """
         del stream
-        self._run(*self.arrays(operands))
+        self._run(*self._arrays(operands))
 
-    def arrays(self, operands: Operands) -> tuple[dict[str, Array], dict[str, Array], Array | None]:
+    def bind(self, operands: Operands) -> Callable[[], None]:
+        """The call on operands that stay: what a step table calls. Raises `BackendError` for operands of too few bytes."""
+        return functools.partial(self._run, *self._arrays(operands))
+
+    def _arrays(self, operands: Operands) -> tuple[dict[str, Array], dict[str, Array], Array | None]:
         """The arrays over those bytes: operands by name, results by name, and the count of valid rows."""
         opdef, types = self._opdef, self._graph.types
         given: dict[str, Array] = {}
@@ -143,15 +147,3 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
         found.append(size)
         size *= extent
     return tuple(reversed(found))
-
-
-class bound_call:  # noqa: N801 - a function that is made of a call and its operands
-    """A reference call on operands that stay: what a step table calls, without arguments."""
-
-    __slots__ = ("_arrays", "_call")
-
-    def __init__(self, call: ReferenceCall, operands: Operands) -> None:
-        self._call, self._arrays = call, call.arrays(operands)
-
-    def __call__(self) -> None:
-        self._call._run(*self._arrays)

@@ -19,7 +19,9 @@ from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.impls.hip.common import HIP_ARCHITECTURE
+from ostinato.backend_hip.impls.reference import reference_rows
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.ops import OPS
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 from ostinato.ir.version import VERSION
@@ -34,8 +36,8 @@ _ARCHITECTURE = re.compile(r"(sm)_[0-9]+[a-z]?|(gfx)[0-9]+[a-f]?")
 
 @functools.cache
 def host_rows_target() -> Target:
-    """The CPU's rows, those whose architectures name the host, all on trust."""
-    rows = tuple(row for row in ROWS if HOST_ARCHITECTURE in row.architectures)
+    """The CPU's rows, those whose architectures name the host and the references, all on trust."""
+    rows = tuple(row for row in (*ROWS, *reference_rows(OPS)) if HOST_ARCHITECTURE in row.architectures)
     return Target(name="host", rows=rows, device="host:0", alignment=ALIGNMENT)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ostinato.ir.types import TensorType, is_contiguous
 
 if TYPE_CHECKING:
-    from ostinato.ir.selection_policy import SelectionPolicy
+    from ostinato.ir.selection_policy import Gated
     from ostinato.ir.target import CallSite, Impl
 
 __all__ = ["Evidence", "Exactness", "Finding", "Validations", "Verdict", "signature_class", "sum_of"]
@@ -78,8 +78,9 @@ class Evidence(Protocol):
 
     def verdict(self, row: Impl, site: CallSite) -> Verdict: ...
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
-        """What the whole-model runs say of a selection policy, as it is defined now: `VALIDATED` where it passed and may be a default."""
+    def gate(self, policy: Gated) -> Verdict:
+        """What the whole-model runs say of a selection policy, as it is defined now, or of leaving a pass out: `VALIDATED` where it passed and may be a
+        default."""
         ...
 
 

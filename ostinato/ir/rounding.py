@@ -14,14 +14,33 @@ import numpy as np
 from ostinato.ir.blocks import dequantize
 from ostinato.ir.types import Array, DType
 
-__all__ = ["plain_arithmetic", "round_to", "widen", "working"]
+__all__ = ["multiply", "plain_arithmetic", "round_to", "widen", "working"]
 
 _WORKING: ContextVar[type[np.float64 | np.float32]] = ContextVar("working", default=np.float64)
+_FEW = 1 << 10
+"""Values of a plain product whose terms are all made before they are summed."""
 
 
 def working() -> type[np.float64 | np.float32]:
     """What references compute in: float64, and float32 within `plain_arithmetic`. What a contract says is float64 is so in both."""
     return _WORKING.get()
+
+
+def multiply(a: Array, b: Array) -> Array:
+    """a [..., M, K] or [K] times b [..., K, N]: as numpy has it; within `plain_arithmetic` term by term in ascending order, each product and sum rounded."""
+    if working() is np.float64:
+        found: Array = a @ b
+        return found
+    if a.ndim == 1:
+        return multiply(a[None], b)[..., 0, :]
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    y = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype=np.float32)
+    if 0 < y.size <= _FEW and a.shape[-1]:
+        terms = a[..., :, None, :] * b.swapaxes(-1, -2)[..., None, :, :]
+        return np.ascontiguousarray(np.add.accumulate(terms, axis=-1)[..., -1])
+    for k in range(a.shape[-1]):
+        y += a[..., :, k, None] * b[..., k, None, :]
+    return y
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Selection policies: named preferences, as data, that put a row before others within a range of sizes.
+"""Selection policies: named preferences, as data, that put a row before others within a range of sizes, and passes that are better left out.
 
 The order of a table's rows is the baseline. A policy promotes one row where it was measured to pay; which policies hold is for the policy of numerics that is
 asked for (`passes/policy.py`): those whose gate passed, all of them, or none. Below `minimum_rows` and above `maximum_rows` a policy is not there: nothing is
@@ -7,12 +7,16 @@ decided or counted differently.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["SelectionPolicy"]
+__all__ = ["Gated", "PassOmission", "SelectionPolicy", "parse_gated"]
+
+_PREFERENCE = re.compile(r"(?P<name>.+):(?P<row>[^:@]+@[^:@\[]+)\[(?P<low>[0-9]+)\.\.(?P<high>[0-9]*)\]")
+_OMISSION = re.compile(r"(?P<name>\w+)=off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,32 @@ class SelectionPolicy:
     def covers(self, rows: int) -> bool:
         """Whether a call of so many rows is in its range."""
         return self.minimum_rows <= rows and (self.maximum_rows is None or rows <= self.maximum_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PassOmission:
+    """The optional pass of that name is left out."""
+
+    name: str
+
+    @property
+    def identity(self) -> str:
+        """What a gate's record is about."""
+        return f"{self.name}=off"
+
+
+Gated = SelectionPolicy | PassOmission
+"""What a gate decides on."""
+
+
+def parse_gated(identity: str) -> Gated | None:
+    """What has that identity, None for a text that is none."""
+    if found := _OMISSION.fullmatch(identity):
+        return PassOmission(found["name"])
+    if found := _PREFERENCE.fullmatch(identity):
+        high = int(found["high"]) if found["high"] else None
+        try:
+            return SelectionPolicy(found["name"], found["row"], int(found["low"]), high)
+        except ConfigError:  # a range that holds nothing
+            return None
+    return None

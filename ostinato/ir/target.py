@@ -15,7 +15,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Evidence, Exactness
 from ostinato.ir.graph import Node
 from ostinato.ir.opdef import Sizes
-from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.ir.selection_policy import PassOmission, SelectionPolicy
 from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import TensorType
 
@@ -192,7 +192,7 @@ class Target:
     """A device class and the device a plan is made for: its name, the rows it has, `device` ("host:0"), alignment in bytes of every planned buffer.
 
     `evidence` are the records that say which rows are right there; without them (None) rows are taken on trust, as a target that is made by hand is.
-    `preferences` are the selection policies that are known of its rows.
+    `preferences` are the selection policies that are known of its rows, `omissions` the passes of which it is known that programs may do better without.
     """
 
     name: str
@@ -201,6 +201,7 @@ class Target:
     alignment: int = 256
     evidence: Evidence | None = None
     preferences: tuple[SelectionPolicy, ...] = ()
+    omissions: tuple[PassOmission, ...] = ()
 
     @property
     def lowest(self) -> Level:

@@ -298,7 +298,8 @@ def _to_copy(graph: Graph, node: Node, storage: Mapping[str, StorageView], candi
     ]
     if not strided:
         return []
-    rows, opdef, site = candidates.allowed(node), OP[node.op], call_site(graph, node, storage)
+    opdef, site = OP[node.op], call_site(graph, node, storage)
+    rows = candidates.usable(site)
     if any(row_refusal(row, site, opdef) is None for row in rows):
         return []
     for few in ([name for name in strided if not _may_be_strided(node, name, rows)], strided):

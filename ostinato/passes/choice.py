@@ -140,9 +140,9 @@ class Candidates:
             against[row.name] = _unproven(row, verdict)
             if last is None and self._is_last_resort(row, verdict.finding):
                 last = row, verdict
-        note = ""
         if chosen is None and last is not None:
-            chosen, note = (last[0], _TRUSTED), f"nothing validated is left: {against.pop(last[0].name).text}"
+            text = against.pop(last[0].name).text
+            chosen = last[0], Verdict(Finding.VALIDATED, reason=f"nothing validated is left: {text}")
         for row in self.of(node.op):
             if row not in allowed:
                 against[row.name] = self._disallowed(node, row) or _after(row, row)
@@ -150,6 +150,9 @@ class Candidates:
         if chosen is None:
             return rejected
         row, verdict = chosen
+        note = verdict.reason
+        if row.level is Level.REFERENCE and any(found.reason is not Against.FORCED for found in rejected):
+            note = note or "the reference runs, by numpy: no other row serves this call"
         uses = tuple(_use(preference, gate, row, against) for preference, gate in inside)
         return Decision(row.name, row.level, row.exactness, verdict.evidence, rejected, uses, note)
 

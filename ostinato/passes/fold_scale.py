@@ -7,6 +7,7 @@ operand is the scaled product to the bit; the scores of attention are such a pro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -37,26 +38,26 @@ class FoldScale:
     def apply(self, graph: Graph, target: Target) -> Graph:
         levels = Levels(graph, target, self.choice)
         overwritten = overwritten_values(graph)
-        products: dict[str, Node] = {}
+        folded: dict[str, Node] = {}
         replaced: dict[str, Node | None] = {}
+
+        def fold(whole: Node, product: Node, gone: str) -> None:
+            if infers(whole, graph.types) and levels.allow(whole, (product,), also=(graph.producers[gone],)):
+                replaced.update({gone: None, whole.name: whole})
+                folded[whole.name] = whole
+
         for node in graph.nodes:
-            if node.op == "scale":
-                product = graph.producers.get(node.operands[0] or "")
-                if product is None or product.op != "matmul" or not sole_reader(graph, product.name, node):
-                    continue
-                before, removed = products.get(product.name, product), product.name
-                fused = replace(_scaled(before, node), results=node.results)
-            elif (place := _scaled_operand(graph, node)) is not None:
-                scale = graph.producers[node.operands[place] or ""]
-                if scale.operands[0] in overwritten or scale.name in replaced:
-                    continue
-                operands = (*node.operands[:place], scale.operands[0], *node.operands[place + 1 :])
-                fused, removed = replace(_scaled(node, scale), operands=operands), scale.name
-            else:
-                continue
-            if infers(fused, graph.types) and levels.allow(fused, (graph.producers[removed], node)):
-                replaced.update({removed: None, node.name: fused})
-                products[node.name] = fused
+            name = node.operands[0] or ""
+            product = (folded.get(name) or graph.producers.get(name)) if node.op == "scale" else None
+            if product is not None and product.op == "matmul" and sole_reader(graph, name, node):
+                fold(replace(_scaled(product, node), results=node.results), product, name)
+            elif "scale" in node.attrs:
+                for place in _exact_scales(graph, node):
+                    scale = graph.producers[node.operands[place] or ""]
+                    if scale.name not in replaced and scale.operands[0] not in overwritten:
+                        now = folded.get(node.name, node)
+                        operands = (*now.operands[:place], scale.operands[0], *now.operands[place + 1 :])
+                        fold(replace(_scaled(now, scale), operands=operands), node, scale.name)
         return replace_nodes(graph, replaced, {})
 
 
@@ -68,16 +69,12 @@ def _scaled(product: Node, scale: Node) -> Node:
     return with_attr(product, "scale", own * factor)
 
 
-def _scaled_operand(graph: Graph, node: Node) -> int | None:
-    """Which factor of a product is a scale by a power of two and nothing else's, None where there is none."""
-    opdef = OP[node.op]
-    if "scale" not in node.attrs:
-        return None
-    for place, (spec, name) in enumerate(zip(opdef.operands, node.operands, strict=False)):
+def _exact_scales(graph: Graph, node: Node) -> Iterator[int]:
+    """Which factors of a product are scales by a power of two that nothing else reads."""
+    for place, (spec, name) in enumerate(zip(OP[node.op].operands, node.operands, strict=False)):
         scale = graph.producers.get(name or "") if spec.name in _FACTORS else None
         if scale is None or scale.op != "scale" or not sole_reader(graph, scale.name, node):
             continue
         factor = scale.attrs["factor"]
         if isinstance(factor, float) and factor > 0 and math.frexp(factor)[0] == 0.5:
-            return place
-    return None
+            yield place

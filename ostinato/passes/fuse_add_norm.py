@@ -43,7 +43,7 @@ class FuseAddNorm:
             if norm is None or index.get(norm.operands[1] or "", -1) > i:
                 continue
             fused = _fused(node, norm)
-            if levels.allow(fused, (norm,)):
+            if levels.allow(fused, (norm,), also=(node,)):
                 replaced[node.name], replaced[norm.name] = fused, None
         return replace_nodes(graph, replaced, {})
 

@@ -69,7 +69,7 @@ def _fused_sums(graph: Graph, levels: Levels, op: str, operand: str) -> Graph:
             result = node.results[0].type
             attrs = Attributes({**linear.attrs, "axis": result.axes[-1]})
             fused = replace(fused, results=node.results, attrs=attrs, location=node.location)
-            if infers(fused, graph.types) and levels.allow(fused, (linear,)):
+            if infers(fused, graph.types) and levels.allow(fused, (linear,), also=(node,)):
                 replaced.update({linear.name: None, node.name: fused})
                 break
     return replace_nodes(graph, replaced, {})
@@ -111,7 +111,7 @@ class FuseNorm:
             whole = [
                 new
                 for new, old in zip(fused, readers, strict=True)
-                if new is not None and infers(new, graph.types) and levels.allow(new, (old,))
+                if new is not None and infers(new, graph.types) and levels.allow(new, (old,), also=(node,))
             ]
             if readers and len(whole) == len(readers):
                 replaced.update({new.name: new for new in whole})

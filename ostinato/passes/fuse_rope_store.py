@@ -85,7 +85,8 @@ class FuseQkvRopeStore:
                 continue
             fused = _fused(graph, node, split)
             if infers(fused, graph.types) and levels.allow(fused, (split, node)):
-                replaced.update({split.name: None, node.name: fused})
+                heads = {name: None for name in node.operands[:3] if name is not None}
+                replaced.update({split.name: None, **heads, node.name: fused})
         return replace_nodes(graph, replaced, {})
 
 

@@ -60,7 +60,7 @@ class FuseSwiglu:
             attrs = {"dtype": result_dtype(types[x], result), "axis": result.axes[-1]}
             fused = new_node("linear_swiglu", (x, weight.value.name), node.results, attrs, node.location)
             joint = joint_product(fused, names.unique(fused.name), types)
-            if levels.allow(fused, (gate, up), types) or levels.allow(joint, (gate, up), types):
+            if any(levels.allow(form, (gate, up), types, (node,)) for form in (fused, joint)):
                 replaced.update({gate.name: None, up.name: None, node.name: fused})
                 inputs.update({old.value.name: weight for old in weights})
         return replace_nodes(graph, replaced, inputs)

@@ -29,7 +29,7 @@ class Levels:
         self._found: dict[Hashable, Level | None] = {}
 
     def of(self, node: Node, types: Mapping[str, TensorType] | None = None, views: Sequence[Node] = ()) -> Level | None:
-        """The level of the row that would serve a node, None where none would.
+        """The level of the row that would serve a node, None where none would, or the reference alone: nothing is fused for that.
 
         `types` has the operands that the graph does not have. Operands are contiguous but for those that `views`, nodes in their order, make of others.
         """
@@ -39,8 +39,21 @@ class Levels:
             self._found[key] = self._level(_site(node, known, self._extents, views))
         return self._found[key]
 
-    def allow(self, fused: Node, heavy: Sequence[Node], types: Mapping[str, TensorType] | None = None) -> bool:
-        """Whether `fused` may stand for nodes of the graph of which `heavy` are the ones that a level is kept for."""
+    def allow(
+        self,
+        fused: Node,
+        heavy: Sequence[Node],
+        types: Mapping[str, TensorType] | None = None,
+        also: Sequence[Node] = (),
+    ) -> bool:
+        """Whether `fused` may stand for nodes of the graph: for those that are `heavy`, whose level it keeps, and for those that go with them (`also`).
+
+        A node that a rule by hand names never goes.
+        """
+        if self._named:
+            gone = {node.name for node in (*heavy, *also)} - {fused.name}
+            if gone & self._named:
+                return False
         level = self.of(fused, types)
         return level is not None and level >= self.highest(heavy)
 
@@ -49,7 +62,7 @@ class Levels:
         return max((self.of(node) or Level.REFERENCE for node in nodes), default=Level.REFERENCE)
 
     def _level(self, site: CallSite) -> Level | None:
-        rows = self._candidates.usable(site)
+        rows = [row for row in self._candidates.usable(site) if row.level is not Level.REFERENCE]
         strided = _strided(site)
         return next((row.level for row in rows if strided <= row.strided), None)
 

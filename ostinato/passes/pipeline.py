@@ -17,6 +17,7 @@ from ostinato.passes.choice import RowChoice
 from ostinato.passes.cse import Cse
 from ostinato.passes.dead_code import DeadCode
 from ostinato.passes.fold_constants import FoldConstants
+from ostinato.passes.fold_scale import FoldScale
 from ostinato.passes.fuse_add_norm import FuseAddNorm
 from ostinato.passes.fuse_attention import FuseAttention
 from ostinato.passes.fuse_products import FuseBias, FuseNorm, FuseResidual
@@ -28,6 +29,7 @@ from ostinato.passes.gate import Gate
 from ostinato.passes.policy import named_policy
 from ostinato.passes.precision import POLICIES, Precision
 from ostinato.passes.select_impl import SelectImpl
+from ostinato.passes.sink_casts import SinkCasts
 from ostinato.passes.unfuse_products import UnfuseProducts
 from ostinato.passes.user_passes import inserted, user_passes
 
@@ -90,6 +92,8 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         Precision(options.precision),  # dtypes are settled before anything is computed or compared by them
         options.fold,  # weight-only work leaves the step
         Cse(),  # after normal form, before fusion hides duplicates
+        SinkCasts(options.choice),  # before fusion takes the producers of what is cast
+        FoldScale(options.choice),
         FuseBias(options.choice),  # before projections are joined, which have a bias all or none
         FuseSwiglu(options.choice),  # before fuse_qkv, which would take gate and up as two projections of one x
         FuseQkv(choice=options.choice),

@@ -16,6 +16,7 @@ from ostinato.ir.checks import shown
 from ostinato.ir.decision import Counters, Decision, policy_counters
 from ostinato.ir.diagnostics import plain
 from ostinato.ir.errors import ConfigError, OstinatoError, PlanError, VerificationError
+from ostinato.ir.evidence import Finding
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
@@ -24,8 +25,9 @@ from ostinato.passes.base import DecidingPass, Pass
 from ostinato.passes.dead_code import DeadCode
 from ostinato.passes.origins import Origins
 from ostinato.passes.pipeline import PipelineOptions, describe, pipeline
+from ostinato.passes.policy import Policy, Promotion
 
-__all__ = ["PipelineReport", "Stage", "run_passes", "run_pipeline"]
+__all__ = ["PipelineReport", "Stage", "omitted", "run_passes", "run_pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,23 @@ def run_pipeline(
 ) -> PipelineReport:
     """Every pass of `pipeline.py` over a bound graph, or those up to the stage `stop_after`; see `run_passes` for what it raises."""
     chosen = PipelineOptions() if options is None else options
-    return run_passes(graph, target, pipeline(chosen), disable=chosen.disable, texts=texts, stop_after=stop_after)
+    passes = pipeline(chosen)
+    disable = chosen.disable | omitted(passes, target, chosen.choice.policy)
+    return run_passes(graph, target, passes, disable=disable, texts=texts, stop_after=stop_after)
+
+
+def omitted(passes: Sequence[Pass], target: Target, policy: Policy) -> frozenset[str]:
+    """The optional passes that a policy leaves out since whole models were measured to run better without: those whose gate passed, all such, or none."""
+    if policy.promotion is Promotion.NONE:
+        return frozenset()
+    gated, evidence = policy.promotion is Promotion.GATED, target.evidence
+    optional = {item.name for item in passes if item.optional}
+    return frozenset(
+        each.name
+        for each in target.omissions
+        if each.name in optional
+        and (not gated or (evidence is not None and evidence.gate(each).finding is Finding.VALIDATED))
+    )
 
 
 def run_passes(

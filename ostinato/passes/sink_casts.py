@@ -40,7 +40,7 @@ class SinkCasts:
         for node in graph.nodes:
             chain = _chain(graph, node) if node.op == "cast" and node.name not in graph.outputs else []
             sunk = _sunk(graph, chain, node)
-            if sunk and levels.allow(sunk[0], (chain[0],)):
+            if sunk and levels.allow(sunk[0], (chain[0],), also=(node,)):
                 replaced.update((new.name, new) for new in sunk)
                 renamed[node.name] = node.operands[0] or ""
         if not renamed:

@@ -43,7 +43,8 @@ class UnfuseProducts:
 
     def apply(self, graph: Graph, target: Target) -> Graph:
         highest = max((row.level for row in target.rows_for("linear")), default=Level.REFERENCE)
-        if all(row.level >= highest for op in _FUSED for row in target.rows_for(op)):
+        rows = [row for op in _FUSED for row in target.rows_for(op) if row.level is not Level.REFERENCE]
+        if all(row.level >= highest for row in rows):
             return graph  # nothing to gain on such a target
         levels = Levels(graph, target, self.choice)
         names = Names(graph)

@@ -51,7 +51,10 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A planned operand: its value's name, its address and bytes, what is done with them, and where it may lie (None: the plan has nothing there)."""
+    """A planned operand: its value's name, its address and bytes, what is done with them, and where it may lie (None: the plan has nothing there).
+
+    `early`: no step of the run writes it before, so that a kernel may read it ahead of the one before.
+    """
 
     name: str
     address: int
@@ -61,6 +64,7 @@ class Place:
     home: Home | None
     scratch: bool = False
     """A workspace, which a vendor's kernel may leave unused."""
+    early: bool = False
 
     @property
     def end(self) -> int:

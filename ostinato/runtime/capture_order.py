@@ -15,18 +15,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Access", "Hazard", "hazards_of", "order_of", "unordered_pairs"]
+__all__ = ["Access", "Hazard", "hazards_of", "order_of", "read_too_early", "unordered_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes [start, end) of memory that a step reads, writes, or both; `name` is what it calls them."""
+    """Bytes [start, end) of memory that a step reads, writes, or both; `name` is what it calls them. `early`: it may read them before it waits."""
 
     name: str
     start: int
     end: int
     reads: bool
     writes: bool
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,25 @@ def hazards_of(steps: Sequence[Sequence[Access]]) -> list[Hazard]:
 
 def _note(found: dict[tuple[int, int], Hazard], earlier: int, later: int, kind: str, name: str, start: int) -> None:
     found.setdefault((earlier, later), Hazard(earlier, later, kind, name, start))
+
+
+def read_too_early(steps: Sequence[Sequence[Access]]) -> list[Hazard]:
+    """The first early read of each step that finds bytes which a step before it in this list wrote."""
+    memory = _Bytes()
+    found: list[Hazard] = []
+    for step, accesses in enumerate(steps):
+        written = (
+            Hazard(cell.writer, step, "early read after write", access.name, cell.start)
+            for access in accesses
+            if access.early and access.reads and access.end > access.start
+            for cell in memory.over(access.start, access.end)
+            if cell.writer >= 0
+        )
+        found += [first] if (first := next(written, None)) is not None else []
+        for access in accesses:
+            if access.writes and access.end > access.start:
+                memory.write(access.start, access.end, step)
+    return found
 
 
 def order_of(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:

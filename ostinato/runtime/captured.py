@@ -85,6 +85,7 @@ class CapturedSteps:
             TableFacts(graph.status, graph.functions, graph.node_counts),
             graph.nodes,
             graph.edges,
+            graph.early_edges,
             first=first,
             count=count,
         )

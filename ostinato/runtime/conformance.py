@@ -15,7 +15,9 @@ proven; hazards are worked out anew (`capture_order.py`). The rules:
 8. the status word's address and the number of the step are right;
 9. a copy or fill has the planned addresses and bytes, and the fill its value;
 10. a vendor's node works on the operands of its step: judged by its arguments where the driver shows them, otherwise counted as opaque;
-11. the edges order every hazard of the plan and form no cycle.
+11. the edges order every hazard of the plan and form no cycle;
+12. an edge that starts a node early leads from a launch of ours to one that waits by itself, whose early operands no step before it writes; or to a kernel of
+    the vendor's, whose library sees to its own.
 
 All findings are collected. Where the number of nodes is wrong, nodes are matched with the steps they fit, so that one node too many is one finding.
 """
@@ -40,7 +42,7 @@ from ostinato.runtime.capture_nodes import (
     node_problems,
     vendor_problems,
 )
-from ostinato.runtime.capture_order import Access, hazards_of, order_of, unordered_pairs
+from ostinato.runtime.capture_order import Access, hazards_of, order_of, read_too_early, unordered_pairs
 from ostinato.runtime.device import CapturedNode, ResolvedStep
 
 __all__ = ["CaptureFinding", "CaptureReport", "PlacedMemory", "TableFacts", "examine_capture"]
@@ -84,7 +86,8 @@ class CaptureFinding:
 
 @dataclass(frozen=True, slots=True)
 class CaptureReport:
-    """What a captured graph is: `launches` of our kernels, `copies`, `fills` and `vendor_nodes` are its `graph_nodes`; `dependencies` are its edges.
+    """What a captured graph is: `launches` of our kernels, `copies`, `fills` and `vendor_nodes` are its `graph_nodes`; `dependencies` are its edges, of which
+    `early` start the later kernel while the earlier one still runs.
 
     `opaque` names the vendor's nodes whose arguments cannot be read. `findings` are what is not as planned; none is a proof.
     """
@@ -96,6 +99,7 @@ class CaptureReport:
     copies: int
     fills: int
     vendor_nodes: int
+    early: int
     opaque: tuple[str, ...]
     findings: tuple[CaptureFinding, ...]
 
@@ -118,16 +122,17 @@ def examine_capture(
     facts: TableFacts,
     nodes: Sequence[CapturedNode],
     edges: Sequence[tuple[int, int]],
+    early: Sequence[tuple[int, int]] = (),
     *,
     first: int = 0,
     count: int = -1,
 ) -> CaptureReport:
     """Compares the graph (`nodes`, and `edges` by their indices) captured of steps [first, first + count) (-1: to the end) of an entry's table with its plan.
 
-    `steps` and `facts` are those of the whole table. Raises nothing: `CaptureReport.check` does.
+    `early` are the edges that start their later node early; `steps` and `facts` are those of the whole table. Raises nothing: `CaptureReport.check` does.
     """
     stop = len(entry.steps) if count < 0 else first + count
-    return _Examiner(program, entry, memory, steps, facts, nodes, edges, first, stop).run()
+    return _Examiner(program, entry, memory, steps, facts, nodes, edges, early, first, stop).run()
 
 
 class _Examiner:
@@ -140,6 +145,7 @@ class _Examiner:
         facts: TableFacts,
         nodes: Sequence[CapturedNode],
         edges: Sequence[tuple[int, int]],
+        early: Sequence[tuple[int, int]],
         first: int,
         stop: int,
     ) -> None:
@@ -147,6 +153,7 @@ class _Examiner:
         self.steps, self.facts, self.nodes, self.first = steps, facts, nodes, first
         self.given = len(edges)
         self.edges = [(a, b) for a, b in edges if 0 <= a < len(nodes) and 0 <= b < len(nodes)]
+        self.early = [edge for edge in early if edge in self.edges]
         self.findings: list[CaptureFinding] = []
         self.homes = Homes(program, entry, memory)
         self.ours = frozenset(handle for handle in facts.functions if handle)
@@ -163,6 +170,7 @@ class _Examiner:
         of_step = self._matched(order)
         opaque = self._check_nodes(of_step)
         self._check_order(order, of_step)
+        self._check_early(of_step)
         counts = dict.fromkeys(StepKind, 0)
         for step, mine in zip(self.expected, of_step, strict=True):
             counts[step.kind] += len(mine)
@@ -174,6 +182,7 @@ class _Examiner:
             copies=counts[StepKind.COPY],
             fills=counts[StepKind.FILL],
             vendor_nodes=counts[StepKind.GEMM],
+            early=len(self.early),
             opaque=tuple(opaque),
             findings=tuple(self.findings),
         )
@@ -210,7 +219,8 @@ class _Examiner:
                 continue
             address, home = self.memory.address_of(operand.range), self.homes.find(operand.range)
             scratch = operand.value == WORKSPACE
-            yield Place(operand.value, address, operand.range.size, operand.reads, operand.writes, home, scratch)
+            size, reads, writes = operand.range.size, operand.reads, operand.writes
+            yield Place(operand.value, address, size, reads, writes, home, scratch, operand.early)
 
     def _check_table(self) -> None:
         again = "make the table and the graph again from one plan"
@@ -311,6 +321,42 @@ class _Examiner:
                 node=of_step[pair[1]][0],
                 tensor=hazard.name,
                 hint="capture the steps on one stream, or join the streams where the plan has an event",
+            )
+
+    def _check_early(self, of_step: Sequence[Sequence[int]]) -> None:
+        owner = {node: self.expected[index] for index, mine in enumerate(of_step) for node in mine}
+        started: set[int] = set()
+        for first, second in self.early:
+            earlier, later = owner.get(first), owner.get(second)
+            if later is None or (later.kind is StepKind.GEMM and self.nodes[second].type == "kernel"):
+                continue  # a node that is no step's is said already
+            waits = later.launch is not None and later.launch.early
+            if waits and earlier is not None and earlier.kind is StepKind.LAUNCH:
+                started.add(later.number)
+                continue
+            reason = "waits for nothing by itself" if not waits else f"comes after a {self.nodes[first].type}"
+            if waits and earlier is not None and earlier.kind is StepKind.GEMM:
+                reason = "comes after a kernel of the vendor's"
+            self._say(12, f"starts early, but {reason}", step=later, node=second)
+        if not started:
+            return
+        accesses = [
+            [
+                Access(p.name, p.address, p.end, p.reads, p.writes, p.early and step.number in started)
+                for p in step.operands
+                if p is not None
+            ]
+            for step in self.expected
+        ]
+        for hazard in read_too_early(accesses):
+            before, step = self.expected[hazard.earlier], self.expected[hazard.later]
+            self._say(
+                12,
+                f"may read {self.memory.describe(hazard.start)} before step {before.number} ({before.node}) has written it",
+                step=step,
+                node=of_step[hazard.later][0],
+                tensor=hazard.name,
+                hint="bind inputs apart from what the entry writes",
             )
 
 

@@ -181,6 +181,11 @@ class Graph(Protocol):
         """(from, to) by index in `nodes`."""
         ...
 
+    @property
+    def early_edges(self) -> Sequence[tuple[int, int]]:
+        """Those of `edges` that start the later kernel while the earlier one still runs: it waits by itself."""
+        ...
+
     def enqueue(self) -> None:
         """Submits one replay in the order of the stream it was captured on."""
         ...

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 
 from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BackendError, DTypeError, InputError, LayoutError, OstinatoError, ShapeError
+from ostinato.ir.evidence import Finding
 from ostinato.ir.graph import Attributes, Node, Value, trimmed
 from ostinato.ir.opdef import Attr, OpDef
 from ostinato.ir.step import WORKSPACE, KernelCall, Launch, StepKind
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.target import CallSite, Impl, Level, Target
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import layout_refusal, row_refusal
 from ostinato.runtime.forms import Form
@@ -157,18 +158,29 @@ def _check_outs(opdef: OpDef, values: Sequence[Value], outs: Forms) -> None:
 def serving_row(opdef: OpDef, target: Target, site: CallSite, level: str | None) -> Impl:
     """The first row in order of preference that takes the call as it stands, of the level or name that is forced, if any.
 
-    Raises `LayoutError` where some row would take the same operands in another layout, with the call that makes it; `BackendError` where none would;
+    A row that a record says is wrong is passed over; one without a record is taken on trust, since a call validates nothing. The reference serves where it is
+    forced alone. Raises `LayoutError` where some row would take the same operands in another layout, with the call that makes it; `BackendError` where none would;
     `ConfigError` for a row or level that does not exist.
     """
     name = opdef.name
-    rows = target.ranked(name) if level is None else target.forced(name, level, name)
+    if level is None:
+        rows = tuple(row for row in target.ranked(name) if row.level is not Level.REFERENCE)
+    else:
+        rows = target.forced(name, level, name)
     refusals: list[str] = []
     for row in rows:
-        reason = row_refusal(row, site, opdef)
+        reason = row_refusal(row, site, opdef) or _known_wrong(row, site, target)
         if reason is None:
             return row
         refusals.append(f"{row.identity}: {reason}")
     raise _unserved(opdef, target, site, rows, refusals)
+
+
+def _known_wrong(row: Impl, site: CallSite, target: Target) -> str | None:
+    verdict = None if target.evidence is None else target.evidence.verdict(row, site)
+    if verdict is None or verdict.finding is not Finding.FAILED:
+        return None
+    return f"validation failed: {verdict.reason} [{', '.join(verdict.evidence)}]"
 
 
 def _unserved(

@@ -31,7 +31,7 @@ class Program:
     source: WeightSource
     originals: Mapping[str, Graph] = field(default_factory=dict)
     decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict)
-    validations: Validations = Validations()
+    validations: Validations = field(default_factory=Validations)
 
     def original(self, entry: str) -> Graph:
         """An entry's graph without clones."""

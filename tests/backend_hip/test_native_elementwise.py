@@ -74,8 +74,9 @@ def unary(unit: str, kernel: str, x: Array, extra: list[int | float], count: int
 def binary(
     unit: str, kernel: str, a: Array, b: Array, y_dtype: np.dtype[Any] | None = None, count: int | None = None
 ) -> Array:
-    """swiglu has a dtype of its own for y."""
-    params = [*a.shape, NUMBER[a.dtype]] + ([NUMBER[y_dtype]] if y_dtype else [])
+    """swiglu has a dtype of its own for y, and distances between rows."""
+    rows, width = a.shape
+    params = [rows, 1, *[width] * 3, NUMBER[a.dtype], NUMBER[y_dtype]] if y_dtype else [rows, width, NUMBER[a.dtype]]
     return launch(unit, kernel, [a, b, counter(count), poison(a.shape, y_dtype or a.dtype)], params, writes=[3])[0]
 
 
@@ -135,6 +136,25 @@ def test_swiglu(unit: str, shape: tuple[int, int], dtype: np.dtype[Any], rng: np
 
 @each_unit
 @each_float
+def test_swiglu_of_columns_has_the_bits_of_arrays_apart(
+    unit: str, dtype: np.dtype[Any], rng: np.random.Generator
+) -> None:
+    for rows, inner, width in ((1, 1, 5), (3, 2, 37), (40, 3, 300), (600, 1, 64)):
+        joint = rng.standard_normal((rows * inner, 2 * width + 3)).astype(dtype)
+        gate, up = joint[:, 1 : 1 + width], joint[:, 3 + width :]
+        params = [rows, inner, width, *[2 * width + 3] * 2, NUMBER[dtype], NUMBER[F32]]
+        lying = [joint.reshape(-1)[1:], joint.reshape(-1)[3 + width :]]  # from the first element to the end
+        for count in (None, rows // 2):
+            operands = [*lying, counter(count), poison((rows * inner, width), F32)]
+            y = launch(unit, "swiglu", operands, params, writes=[3])[0]
+            valid = inner * (rows if count is None else count)
+            apart = binary(unit, "swiglu", gate.copy(), up.copy(), F32)
+            assert np.array_equal(bits(y[:valid]), bits(apart[:valid]))
+            assert is_poison(y[valid:])
+
+
+@each_unit
+@each_float
 def test_elements_have_the_same_bits_anywhere(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
     """Whole vectors, tails and chunks compute alike."""
     x = rng.standard_normal((1, 70_001)).astype(dtype)
@@ -157,11 +177,11 @@ def test_arrays_that_are_shared_out(unit: str, rng: np.random.Generator) -> None
 def test_results_over_inputs(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
     a, b = (rng.standard_normal((3, 333)).astype(dtype) for _ in range(2))
     number = NUMBER[dtype]
-    for kernel in ("add", "mul", "swiglu"):
-        tail = [number] if kernel == "swiglu" else []
-        apart = binary(unit, kernel, a, b, dtype if tail else None)
+    gated = [3, 1, 333, 333, 333, number, number]
+    for kernel, params in (("add", [3, 333, number]), ("mul", [3, 333, number]), ("swiglu", gated)):
+        apart = binary(unit, kernel, a, b, dtype if kernel == "swiglu" else None)
         for over in (a, b):
-            y = launch(unit, kernel, [a, b, None, over], [3, 333, number, *tail], writes=[3])[0]
+            y = launch(unit, kernel, [a, b, None, over], params, writes=[3])[0]
             assert np.array_equal(bits(y), bits(apart))
     itself = launch(unit, "add", [a, a, None, a], [3, 333, number], writes=[3])[0]
     assert np.array_equal(bits(itself), bits((a.astype(F32) * 2).astype(dtype)))

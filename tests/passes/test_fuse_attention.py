@@ -62,8 +62,9 @@ class Attention:
             half = TensorType((self.batch, self.time, self.width // 2), DType.F32, ("B", "T", ""))
             cos, sin = b.input("cos", half), b.input("sin", half)
             q = F.rope_split_half(q, cos, sin)
-            named = F.reshape(k, (0, self.time, self.groups, self.width), "BTGD")
-            k = F.reshape(F.rope_split_half(named, cos, sin), (self.batch, self.time, self.groups, self.width), "B_GD")
+            named = F.reshape(k, (self.batch, self.time, self.groups, self.width), "BTGD")
+            letters = "B_HD" if self.repeats == 1 else "B_GD"
+            k = F.reshape(F.rope_split_half(named, cos, sin), (self.batch, self.time, self.groups, self.width), letters)
         q = F.transpose(q, (0, 2, 1, 3))
         k, v = self._grouped(k, 0), self._grouped(v, self.repeated == "keys")
         k = F.transpose(k, (0, 1, 3, 2)) if self.keys_turned else k
@@ -73,7 +74,7 @@ class Attention:
             context = F.matmul(probabilities, v) + F.matmul(probabilities, v, scale=2.0)
         else:
             context = F.matmul(probabilities, v, scale=2.0 if self.odd == "scaled context" else 1.0, name="context")
-        context = F.scale(context, 3.0) if self.odd == "head-major reader" else context
+        context = F.tanh(context) if self.odd == "head-major reader" else context
         y = F.reshape(F.contiguous(F.transpose(context, (0, 2, 1, 3))), (0, 0, self.heads * self.width), "BT_")
         more = {"scores": (scores,), "probabilities": (probabilities,)}.get(self.returned, ())
         return b.finish((y, *more))
@@ -123,7 +124,7 @@ def test_a_causal_island_is_one_operator_without_copies(how: str, repeats: int, 
     if how == "turned keys":
         written = replace(written, keys_turned=True)
     if how == "halves":
-        written = replace(written, dtype=DType.BF16)
+        written = replace(written, dtype=DType.BF16, width=64)  # heads of 16 halves have a readable row alone
     if how == "not rotated":
         written = replace(written, rotated=False)
     before = written.graph()
@@ -165,12 +166,12 @@ def head_major(batch: int) -> Graph:
     values = F.repeat_interleave(F.transpose(v, (0, 2, 1, 3)), 1, 3, axis_name="H")
     scores = F.matmul(q, keys, transpose_b=True, scale=0.25)
     context = F.matmul(F.softmax(scores), values)
-    return b.finish((F.contiguous(F.transpose(context, (0, 2, 1, 3))),))
+    return b.finish((F.tanh(F.contiguous(F.transpose(context, (0, 2, 1, 3)))),))
 
 
 def test_heads_are_repeated_together_where_that_has_the_better_rows(seed: int) -> None:
     """The vendor takes one step between matrices: with as many values as heads the context of one sequence is a batch of them, with groups it is not."""
-    sharing = ["attention_scores_gqa", "softmax", "attention_probability_value_bthd"]
+    sharing = ["attention_scores_gqa", "softmax", "attention_probability_value_bthd", "tanh"]
     for name, batch, paired in (("sm_90", 1, True), ("sm_90", 2, False), ("host", 1, False), ("gfx1100", 1, False)):
         before, target = head_major(batch), TARGETS[name]
         after = run_pipeline(before, target).graph
@@ -245,7 +246,7 @@ def test_a_bias_leaves_a_projection_only_for_a_row_of_a_higher_level(seed: int) 
         after = FuseRopeBias().apply(before, TARGETS[target])
         assert ("rope_split_half_bias_bthd" in [node.op for node in after.nodes]) is moved, (target, rows, dtype)
         assert (after is before) is not moved
-        same_values(before, after, seed, 0.1)
+        same_values(before, after, seed, 1.0)  # two bf16 near 100
 
 
 def test_a_copy_of_what_is_overwritten_later_stays() -> None:

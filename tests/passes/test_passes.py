@@ -57,7 +57,7 @@ def test_a_pass_runs_only_after_what_it_requires() -> None:
     symbolic = Builder("symbolic")
     symbolic.value("x", (Dim("N", 1, 8), 4))
     symbolic.add("silu", ("x",), "y")
-    with pytest.raises(PlanError, match=r"fuse_bias requires.*bound.*\n.*bind the graph"):
+    with pytest.raises(PlanError, match=r"sink_casts requires.*bound.*\n.*bind the graph"):
         run_pipeline(symbolic.graph(("y",)), HOST)
 
 
@@ -174,10 +174,10 @@ def test_work_on_weights_alone_is_refused_unless_allowed() -> None:
     builder = Builder("g")
     builder.value("x", (2, 4))
     builder.weight("w", (4, 4))
-    builder.add("transpose", ("w",), "wt", order=(1, 0))
+    builder.add("tanh", ("w",), "wt")
     builder.add("linear", ("x", "wt"), "y")
     graph = builder.graph(("y",))
-    with pytest.raises(LayoutError, match=r"wt: 1 nodes of @g compute on weights alone[^%]*%wt = transpose") as caught:
+    with pytest.raises(LayoutError, match=r"wt: 1 nodes of @g compute on weights alone[^%]*%wt = tanh") as caught:
         FoldConstants().apply(graph, BARE)
     assert "allow" in (caught.value.hint or "")
     assert FoldConstants(allow=frozenset({"wt"})).apply(graph, BARE) is graph
@@ -329,8 +329,10 @@ def test_rows_are_forced_by_operator_or_node() -> None:
         match=r"host has no row 'fast' of linear.*\n.*rows of linear: host \(tuned\), host_all_rows \(tuned\)",
     ):
         lowered(graph, RowChoice(forced=(("linear", "fast"),)))
+    choice = RowChoice(forced=(("rope_split_half", "host_head_major"),))
+    apart = PipelineOptions(disable=frozenset({"fuse_rope_store"}), choice=choice)
     with pytest.raises(BackendError, match="host_head_major: head-major results need four named axes"):
-        lowered(decoder(Config(layers=1, packed=True)), RowChoice(forced=(("rope_split_half", "host_head_major"),)))
+        run_pipeline(decoder(Config(layers=1, packed=True)), HOST, apart)
 
 
 def test_higher_levels_come_first_until_a_limit_is_set() -> None:
@@ -358,9 +360,9 @@ def test_higher_levels_come_first_until_a_limit_is_set() -> None:
 def test_the_gate_reports_everything_at_once() -> None:
     graph = lowered(decoder(Config(layers=1)))
     nodes = {node.name: node for node in graph.nodes}
-    linear = nodes["layers.0.o_proj"]
+    linear = nodes["layers.0.residual"]
     changed = {
-        "layers.0.o_proj": replace(linear, impl=None),
+        "layers.0.residual": replace(linear, impl=None),
         "layers.0.attention.flat": replace(nodes["layers.0.attention.flat"], impl="host"),
         "layers.0.q_rotated": replace(nodes["layers.0.q_rotated"], impl="host"),
     }
@@ -369,7 +371,7 @@ def test_the_gate_reports_everything_at_once() -> None:
     with pytest.raises(BackendError) as caught:
         Gate().apply(broken, doubled)
     text = str(caught.value)
-    assert "%layers.0.o_proj = linear must have exactly one implementation on host, found no row" in text
+    assert "%layers.0.residual = linear must have exactly one implementation on host, found no row" in text
     assert "view %layers.0.attention.flat names row host" in text
     assert "rope_split_half@host: y is" in text
     assert "@BHTD, the row declares the natural layout only" in text

@@ -53,6 +53,7 @@ class Captured:
     facts: TableFacts
     nodes: tuple[Recorded, ...]
     edges: tuple[tuple[int, int], ...]
+    early: tuple[tuple[int, int], ...] = ()
     first: int = 0
     count: int = -1
 
@@ -93,6 +94,7 @@ class Captured:
             self.facts,
             self.nodes,
             self.edges,
+            self.early,
             first=self.first,
             count=self.count,
         )

@@ -19,6 +19,7 @@ from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops.samplers import materialise
 from ostinato.ir.rounding import round_to, widen
 from ostinato.ir.step import KernelCall
+from ostinato.ir.target import Level
 from ostinato.ir.types import PACKED_LAYOUTS, Array, DType, TensorType
 
 __all__ = ["Arguments", "Guarded", "Recording", "arguments", "check_result", "has_names", "reference"]
@@ -146,7 +147,8 @@ def arguments(op: OpDef, sample: Sample, rng: np.random.Generator, *, outputs: b
 
 def _packed(call: Arguments, name: str, tensor: TensorType, value: Any) -> Any:
     operator = call.op.name
-    layouts = [set(row.layouts_of(name)) for row in host_target().ranked(operator)]
+    rows = (row for row in host_target().ranked(operator) if row.level is not Level.REFERENCE)
+    layouts = [set(row.layouts_of(name)) for row in rows]
     if tensor.rank != 2 or not layouts or not set.union(*layouts) <= set(PACKED_LAYOUTS):
         return value
     try:

@@ -37,12 +37,16 @@ Strides = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A sample as a row is asked to run it: `count` valid rows of the leading axis (None: all), and results that take an operand's bytes."""
+    """A sample as a row is asked to run it: `count` valid rows of the leading axis (None: all), and results that take an operand's bytes.
+
+    `all_rows`: the row does not know of the count, and may write whatever it likes in the rows past it.
+    """
 
     row: Impl
     site: CallSite
     count: int | None = None
     in_place: tuple[tuple[str, str], ...] = ()
+    all_rows: bool = False
 
     @property
     def op(self) -> OpDef:
@@ -65,17 +69,18 @@ def calls(row: Impl, sample: Sample) -> Iterator[Call]:
             present = {spec.name for index, spec in enumerate(OP[row.op].operands) if site.has(index)}
             yield from (Call(row, site, in_place=(pair,)) for pair in row.in_place if pair[1] in present)
         counted = replace(site, counted=True)
-        if row_refusal(row, counted, OP[row.op]) is None:
+        knows = "count" in row.operands or row.kind is StepKind.GEMM
+        if knows and row_refusal(row, counted, OP[row.op]) is None:
             yield from counted_calls(row, counted)
 
 
 def counted_calls(row: Impl, site: CallSite) -> Iterator[Call]:
-    """The calls of a site whose rows are counted: with none, half and all of them; none where the row cannot know of a count."""
+    """The calls of a site whose rows are counted: with none, half and all of them. A row that has no operand for the count computes all, whatever lies in
+    them."""
     rows = _leading_rows(OP[row.op], site)
-    knows = "count" in row.operands or row.kind is StepKind.GEMM  # a vendor computes all rows, whatever lies in them
-    if knows and rows is not None:
+    if rows is not None:
         for count in sorted({0, rows // 2, rows}):
-            yield Call(row, site, count=count)
+            yield Call(row, site, count=count, all_rows="count" not in row.operands)
 
 
 def refusal(row: Impl, sample: Sample) -> str | None:

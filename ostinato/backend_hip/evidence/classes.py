@@ -67,7 +67,10 @@ def _calls(row: Impl, sample: Sample, like: CallSite) -> Iterator[ClassCall]:
             continue
         ways = counted_calls(row, site) if site.counted else _ways(row, site)
         found = [ClassCall(call, sample) for call in ways]
-        yield from found[:1] if sample.error else found
+        if sample.error is None:
+            yield from found
+        elif found:
+            yield found[-1 if site.counted else 0]  # all rows are counted, and nothing lies in place of an operand
 
 
 def _ways(row: Impl, site: CallSite) -> Iterator[Call]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from ostinato.backend_hip.evidence.known import DeviceRecords, Known, Optimist
+from ostinato.backend_hip.evidence.known import DeviceRecords, Known, Optimist, informed
 from ostinato.backend_hip.evidence.records import ValidationRecord
 from ostinato.backend_hip.evidence.rows import RowDevice
 from ostinato.backend_hip.evidence.sources import source_of
@@ -23,7 +23,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Evidence, Finding, Validations, Verdict, signature_class
 from ostinato.ir.graph import Graph
 from ostinato.ir.ops import OP
-from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.ir.selection_policy import Gated
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.views import ViewTable, call_site
 
@@ -56,9 +56,10 @@ class FirstUse:
     progress: Progress | None = None
 
     @staticmethod
-    def of(records: DeviceRecords, device: RowDevice) -> FirstUse:
-        """With the records that there are now."""
-        return FirstUse(records, device, records.known())
+    def of(target: Target, records: DeviceRecords, device: RowDevice) -> Target:
+        """The target of a device, with the records that there are now."""
+        known = records.known()
+        return informed(target, FirstUse(records, device, known), known)
 
     def now(self) -> FirstUse:
         """With the records that there are by now."""
@@ -67,7 +68,7 @@ class FirstUse:
     def verdict(self, row: Impl, site: CallSite) -> Verdict:
         return self.known.verdict(row, site)
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
+    def gate(self, policy: Gated) -> Verdict:
         return self.known.gate(policy)
 
     def validated(self, wanted: list[tuple[Impl, CallSite]]) -> tuple[FirstUse, list[ValidationRecord]]:

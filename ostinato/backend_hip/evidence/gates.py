@@ -21,8 +21,19 @@ from dataclasses import dataclass
 
 from ostinato.backend_hip.evidence.records import Environment, Record, TimingRecord
 from ostinato.ir.evidence import Finding
+from ostinato.ir.selection_policy import Gated, parse_gated
 
-__all__ = ["BASELINE", "MODELS", "PAIRS", "RATIO", "GateVerdict", "differences", "judge_policy", "run_problems"]
+__all__ = [
+    "BASELINE",
+    "MODELS",
+    "PAIRS",
+    "RATIO",
+    "GateVerdict",
+    "differences",
+    "judge_policy",
+    "promising",
+    "run_problems",
+]
 
 BASELINE = "default"
 """Name of what the library does without evidence, against which policies are measured."""
@@ -86,7 +97,8 @@ def run_problems(record: TimingRecord) -> list[tuple[Finding, str]]:
     """What a whole-model run says against its candidate."""
     if record.ratio is None or record.outputs not in ("equal", "within tolerance"):
         detail = f": {record.reason}" if record.reason else ""
-        return [(Finding.FAILED, f"its outputs are {record.outputs}{detail}")]
+        right = record.outputs in ("equal", "within tolerance")
+        return [(Finding.FAILED, f"{'it was not timed' if right else f'its outputs are {record.outputs}'}{detail}")]
     problems, mine, theirs = [], record.candidate, record.baseline
     if mine.arena_bytes > theirs.arena_bytes:
         text = f"its arena is {mine.arena_bytes:,} bytes, the baseline's {theirs.arena_bytes:,}"
@@ -98,6 +110,20 @@ def run_problems(record: TimingRecord) -> list[tuple[Finding, str]]:
     if record.ratio * RATIO <= 1:
         problems.append((Finding.SLOWER, f"it is slower: {record.ratio:.3f}x"))
     return problems
+
+
+def promising(records: Iterable[Record], environment: Environment) -> tuple[Gated, ...]:
+    """What gained in a whole-model run on a machine like this and did no harm there, the best first; whether it passes the gate is another question."""
+    found: dict[Gated, float] = {}
+    for record in records:
+        if not isinstance(record, TimingRecord) or record.ratio is None or record.ratio < RATIO:
+            continue
+        if _no_evidence(record, environment, BASELINE) or run_problems(record):
+            continue
+        policy = parse_gated(record.candidate.name)
+        if policy is not None:
+            found[policy] = max(record.ratio, found.get(policy, 0.0))
+    return tuple(sorted(found, key=lambda policy: (-found[policy], policy.identity)))
 
 
 def differences(recorded: Environment, current: Environment) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 A validation record counts for a row on a class of types where it was made for the same architecture (of the host: the same kernel unit), by this version of the
 library, with the sources that the row's kernel is made of now, and for a vendor's product with the library that is there now. What was made with anything else
-is stale: kept, named in verdicts and lists, never used. The user's own record goes before the shipped one, the later before the earlier. Which gates of selection
-policies passed is for `gates.py`.
+is stale: kept, named in verdicts and lists, never used. The user's own record goes before the shipped one, the later before the earlier. Which gates of
+selection policies passed is for `gates.py`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ostinato.backend_hip.evidence.gates import judge_policy
+from ostinato.backend_hip.evidence.gates import judge_policy, promising
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.evidence.records import Environment, Record, ValidationRecord
 from ostinato.backend_hip.evidence.sources import current, source_of
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Evidence, Finding, Verdict, signature_class
-from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.ir.selection_policy import Gated, PassOmission, SelectionPolicy
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import CallSite, Impl, Level, Target
 
-__all__ = ["DeviceRecords", "Known", "OnTrust", "Optimist", "current_records", "stale_reason"]
+__all__ = ["DeviceRecords", "Known", "OnTrust", "Optimist", "current_records", "informed", "stale_reason"]
 
 HOW = "`ostinato evidence validate` makes a record"
 _KEY = tuple[str, str, str]
@@ -40,7 +40,7 @@ class Known:
         for record in self._all:
             if isinstance(record, ValidationRecord) and record.environment.architecture == environment.architecture:
                 self._found.setdefault((record.operator, record.row, record.signature), []).insert(0, record)
-        self._gates: dict[SelectionPolicy, Verdict] = {}
+        self._gates: dict[Gated, Verdict] = {}
 
     def verdict(self, row: Impl, site: CallSite) -> Verdict:
         if row.level is Level.REFERENCE:
@@ -60,7 +60,12 @@ class Known:
         ids = tuple(record.id for record in found)
         return Verdict(Finding.STALE, ids, f"{stale[0]}; {HOW}")
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
+    @functools.cached_property
+    def promising(self) -> tuple[Gated, ...]:
+        """What gained in a whole-model run here, the best first: what there is to hold against a gate."""
+        return promising(self._all, self.environment)
+
+    def gate(self, policy: Gated) -> Verdict:
         found = self._gates.get(policy)
         if found is None:
             judged = judge_policy(policy.identity, self._all, self.environment)
@@ -83,6 +88,15 @@ def stale_reason(record: ValidationRecord, row: Impl, site: CallSite | None, env
     return ""
 
 
+def informed(target: Target, evidence: Evidence, known: Known) -> Target:
+    """A target with that evidence, and with what is known from runs on its device."""
+    preferences = tuple(policy for policy in known.promising if isinstance(policy, SelectionPolicy))
+    present = tuple(policy for policy in preferences if target.row(policy.op, policy.row_name) is not None)
+    omissions = tuple(policy for policy in known.promising if isinstance(policy, PassOmission))
+    added = tuple(policy for policy in present if policy not in target.preferences)
+    return replace(target, evidence=evidence, preferences=(*target.preferences, *added), omissions=omissions)
+
+
 @dataclass(frozen=True, slots=True)
 class Optimist:
     """Takes for validated what has no record that counts: what selection would choose if all rows were right."""
@@ -93,7 +107,7 @@ class Optimist:
         found = self.known.verdict(row, site)
         return Verdict(Finding.VALIDATED) if found.finding in (Finding.MISSING, Finding.STALE) else found
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
+    def gate(self, policy: Gated) -> Verdict:
         return self.known.gate(policy)
 
 
@@ -142,7 +156,7 @@ class OnTrust:
             return Verdict(Finding.VALIDATED, (), f"on trust, there is no device to validate it on: {found.reason}")
         return found
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
+    def gate(self, policy: Gated) -> Verdict:
         return self._known().gate(policy)
 
     def _known(self) -> Known:

@@ -17,7 +17,7 @@ from ostinato.backend_hip.evidence.calls import Call, counts_operands, leading_a
 from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BoundsError
 from ostinato.ir.rounding import widen
-from ostinato.ir.step import WORKSPACE, KernelCall, StepKind
+from ostinato.ir.step import WORKSPACE, KernelCall
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.weights import PackSource
@@ -306,7 +306,7 @@ def results_of(call: Call, machine: Machine, arrays: Sequence[Array | None]) -> 
     found = []
     for result, value in zip(_run(call, machine, arrays), call.site.node.results, strict=True):
         found.append(valid_rows(call, value.type, result))
-        if _is_counted(call, value.type) and call.row.kind is not StepKind.GEMM:
+        if _is_counted(call, value.type) and not call.all_rows:
             rest = np.ascontiguousarray(result[call.count :])
             if rest.tobytes() != _poison(value.type.dtype, rest.size).tobytes():
                 raise Mismatch(f"{value.name} was written past its {call.count} valid rows")

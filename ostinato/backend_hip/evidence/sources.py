@@ -1,7 +1,7 @@
 """What a row's kernels are made of: hashes of their sources by file, of what the row declares, and the versions of a vendor's library.
 
-A record counts while all of them are what they were. Kernels of the host have one hash a family (native/kernel_hashes.py makes it while building), those of GPUs
-one a file, of the text with its headers in place; comments and blank lines do not count.
+A record counts while all of them are what they were. Kernels of the host have one hash a family (native/kernel_hashes.py makes it while building), those of
+GPUs one a file, of the text with its headers in place; comments and blank lines do not count.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Trials of a row on one class of types: calls with fresh random values, what the oracle makes of them, and how far a plain composition is from the oracle.
 
 The oracle is the operator's reference in float64. The plain composition is the same reference in float32 (`plain_arithmetic`), the precision that kernels
-compute in, rounded to the result's dtype as a kernel's result is. Of a small result one draw says little about what such a composition is good for, so that more
-values are drawn for it. Trials know no device: those of one class serve every kernel unit and every card.
+compute in, rounded to the result's dtype as a kernel's result is. Of a small result one draw says little about what such a composition is good for, so that
+more values are drawn for it, and for any result many more where a row seems to be too far off. Trials know no device: those of one class serve every kernel
+unit and every card.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from ostinato.backend_hip.evidence.calls import Call
 from ostinato.backend_hip.evidence.classes import ClassCall, class_calls
 from ostinato.backend_hip.evidence.rows import exact_references, rounded, valid_rows
 from ostinato.backend_hip.evidence.samples import arrays_of
-from ostinato.ir.errors import BoundsError, OstinatoError
+from ostinato.ir.errors import OstinatoError
 from ostinato.ir.evidence import signature_class
 from ostinato.ir.rounding import plain_arithmetic
 from ostinato.ir.target import CallSite, Impl
@@ -26,8 +27,10 @@ from ostinato.ir.types import Array, DType, TensorType
 __all__ = ["PlainError", "Trial", "trials", "ulp"]
 
 _ENOUGH = 256
-"""Values of a result after which more draws would not change how far a plain composition is off."""
+"""Values of a result that say what a plain composition is good for, as a first estimate."""
 _MOST_DRAWS = 16
+_MORE_VALUES, _MORE_DRAWS = 1 << 18, 64
+"""How many more are drawn, at most, where a row is farther off than the first estimate allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class PlainError:
 
     maximum: float = 0.0
     rms: float = 0.0
+
+
+Errors = tuple[PlainError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,13 @@ class Trial:
     exact: Sequence[Array] | None
     expected: Sequence[Array] | None
     """`exact` rounded once to the result dtypes, all rows."""
-    plain: tuple[PlainError, ...] = ()
+    plain: Errors = ()
+    draw: Callable[[int], Errors] = lambda values: ()
+    """The plain errors over more draws, of so many values or more."""
+
+    def more(self) -> Errors:
+        """The plain errors over many more draws."""
+        return _most((self.plain, self.draw(_MORE_VALUES)))
 
 
 def trials(row: Impl, like: CallSite, seed: int) -> list[Trial]:
@@ -70,31 +82,35 @@ def _trials(one: ClassCall, rng: np.random.Generator) -> Iterator[Trial]:
     if exact is None:
         yield Trial(call, arrays, None, None)
         return
-    if op.tolerance.is_exact:
-        errors = tuple(PlainError() for _ in exact)
-    else:
-        errors = _plain_errors(one, arrays, exact, rng)
-    yield Trial(call, arrays, _valid(call, exact), rounded(call, exact), errors)
+    values = max(1, sum(array.size for array in exact))
+
+    def draw(wanted: int, most: int = _MORE_DRAWS) -> Errors:
+        return _drawn(one, rng, min(most, -(-wanted // values)))
+
+    errors = (PlainError(),) * len(exact)
+    if not op.tolerance.is_exact:
+        errors = _most((_plain_error(call, arrays, exact), draw(_ENOUGH - values, _MOST_DRAWS)))
+    yield Trial(call, arrays, _valid(call, exact), rounded(call, exact), errors, draw)
 
 
-def _plain_errors(
-    one: ClassCall, arrays: Sequence[Array | None], exact: Sequence[Array], rng: np.random.Generator
-) -> tuple[PlainError, ...]:
-    call, found = one.call, [_plain_error(one.call, arrays, exact)]
-    values = min((result.elements for result in call.site.results if result.elements), default=_ENOUGH)
-    for _ in range(min(_MOST_DRAWS, -(-_ENOUGH // values)) - 1):
-        other = arrays_of(call.op, one.sample, rng)
-        try:
-            again = exact_references(call, other)
-        except BoundsError:
-            break
-        if again is not None:
-            found.append(_plain_error(call, other, again))
-    columns = list(zip(*found, strict=True))
+def _drawn(one: ClassCall, rng: np.random.Generator, draws: int) -> Errors:
+    """The plain errors over so many draws of a call's values."""
+    found: list[Errors] = []
+    for _ in range(draws):
+        arrays = arrays_of(one.call.op, one.sample, rng)
+        exact = exact_references(one.call, arrays)
+        if exact is not None:
+            found.append(_plain_error(one.call, arrays, exact))
+    return _most(found)
+
+
+def _most(found: Iterable[Errors]) -> Errors:
+    """The largest errors of each result."""
+    columns = zip(*(errors for errors in found if errors), strict=True)
     return tuple(PlainError(max(one.maximum for one in c), max(one.rms for one in c)) for c in columns)
 
 
-def _plain_error(call: Call, arrays: Sequence[Array | None], exact: Sequence[Array]) -> list[PlainError]:
+def _plain_error(call: Call, arrays: Sequence[Array | None], exact: Sequence[Array]) -> Errors:
     with plain_arithmetic(), np.errstate(all="ignore"):
         made = exact_references(call, arrays)
     assert made is not None
@@ -107,7 +123,7 @@ def _plain_error(call: Call, arrays: Sequence[Array | None], exact: Sequence[Arr
             off = np.abs(mine.astype(np.float64) - oracle.astype(np.float64))
         off = off[np.isfinite(off)]
         found.append(PlainError(float(off.max()), float(np.sqrt(np.mean(off * off)))) if off.size else PlainError())
-    return found
+    return tuple(found)
 
 
 def _valid(call: Call, arrays: Sequence[Array]) -> list[Array]:

@@ -1,4 +1,8 @@
-"""Implementation rows, one file a family. `ROWS` is the whole list; nothing registers itself."""
+"""Implementation rows, one file a family. `ROWS` is the whole list; nothing registers itself.
+
+The kernels of the host reduce in an order that follows from a row's own sizes: whatever way of sharing the work they take, a row of a result has the same bits
+alone and in any company. Only sums over a whole tensor have no rows.
+"""
 
 from __future__ import annotations
 

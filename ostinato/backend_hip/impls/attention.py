@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason, fixed, need_dtype, number
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -136,6 +137,7 @@ ATTENTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=("k", "v", "row_of_token", "position", "block_table", "count", "k_cache_out", "v_cache_out"),
         kernel=fixed("kv_store"),
         params=_store_params,
@@ -146,6 +148,7 @@ ATTENTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("q", "k_cache", "v_cache", "row_of_token", "position", "block_table", "length", "count", "y"),
         kernel=fixed("attention_packed"),
         params=_packed_params,
@@ -156,6 +159,7 @@ ATTENTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("q", "k", "v", "y"),
         kernel=fixed("attention_causal"),
         params=_causal_params,
@@ -168,6 +172,7 @@ ATTENTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("q", "k", "v", "row_of_token", "start", "length", "count", "y"),
         kernel=fixed("attention_bidirectional"),
         params=_bidirectional_params,

@@ -25,12 +25,15 @@ from ostinato.backend_hip.impls.common import (
     row_step,
     rows_and_width,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.activation import GELU_FORMS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ELEMENTWISE_ROWS", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts", "swiglu_params"]
+__all__ = ["ELEMENTWISE_ROWS", "ROUNDED_ONCE", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts", "swiglu_params"]
 
+ROUNDED_ONCE = frozenset({"add", "mul", "scale", "fill", "cast", "add_bias"})
+"""Operators of one float32 operation or none, whose results are the reference's to the bit."""
 _CASTS = (*FLOATS, DType.F64)
 _INTEGER_CASTS = (DType.I64, DType.I32)
 
@@ -126,8 +129,19 @@ def _row(
     in_place: tuple[tuple[str, str], ...] = (),
     priority: int = 0,
 ) -> Impl:
-    kernel = fixed(op)
-    return Impl(op, name, Level.TUNED, HOST, operands, kernel, params, accepts, in_place=in_place, priority=priority)
+    return Impl(
+        op,
+        name,
+        Level.TUNED,
+        HOST,
+        operands,
+        fixed(op),
+        params,
+        accepts,
+        in_place=in_place,
+        priority=priority,
+        exactness=Exactness.REFERENCE if op in ROUNDED_ONCE else Exactness.ROW_INVARIANT,
+    )
 
 
 _ADD_BIAS = _row(

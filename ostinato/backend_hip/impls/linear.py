@@ -20,6 +20,7 @@ from ostinato.backend_hip.impls.common import (
     number,
     without,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -114,6 +115,7 @@ _LINEAR = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "weight", "bias", "residual", "gain", "count", "y", "-", "-"),
     kernel=by_weight("linear"),
     params=_linear_params,
@@ -127,6 +129,7 @@ _LINEAR_SPLIT = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "weight", "bias", "-", "gain", "count", "y0", "y1", "y2"),
     kernel=by_weight("linear"),
     params=_linear_params,
@@ -139,6 +142,7 @@ _LINEAR_SWIGLU = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "weight", "gain", "count", "y"),
     kernel=by_weight("linear_swiglu"),
     params=_swiglu_params,
@@ -158,6 +162,7 @@ LINEAR_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=("ids", "weight", "count", "y"),
         kernel=by_weight("embedding"),
         params=_embedding_params,

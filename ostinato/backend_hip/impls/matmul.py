@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, all_of, first_reason, fixed, need_dtype, number
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import TensorType
 
@@ -194,6 +195,7 @@ def _row(
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=(*operands, "count", "y"),
         kernel=fixed("matmul"),
         params=params,

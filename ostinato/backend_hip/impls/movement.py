@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ostinato.backend_hip.impls.common import HOST, Predicate, fixed, need_dtype, number
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.movement import MAX_PARTS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -114,7 +115,9 @@ def _concat_params(site: CallSite) -> tuple[int, ...]:
 
 def _spread(op: str, params: Callable[[CallSite], tuple[int, ...]], accepts: Predicate) -> Impl:
     """An operator that is the strided copy, with strides of its own."""
-    return Impl(op, "host", Level.TUNED, HOST, ("x", "y"), fixed("copy"), params, accepts)
+    return Impl(
+        op, "host", Level.TUNED, HOST, ("x", "y"), fixed("copy"), params, accepts, exactness=Exactness.REFERENCE
+    )
 
 
 MOVEMENT_ROWS = (
@@ -123,6 +126,7 @@ MOVEMENT_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=("x", "index", "count", "y"),
         kernel=fixed("gather_rows"),
         params=_gather_params,
@@ -133,6 +137,7 @@ MOVEMENT_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=("x", "y"),
         kernel=fixed("copy"),
         params=_copy_params,
@@ -145,6 +150,7 @@ MOVEMENT_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=("k", "v", "count", "k_repeated", "v_repeated"),
         kernel=fixed("repeat_pair"),
         params=_repeat_pair_params,
@@ -156,6 +162,7 @@ MOVEMENT_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=(*(f"x{place}" for place in range(MAX_PARTS)), "count", "y"),
         kernel=fixed("concat"),
         params=_concat_params,

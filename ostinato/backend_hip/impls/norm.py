@@ -15,6 +15,7 @@ from ostinato.backend_hip.impls.common import (
     need_dtype,
     number,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -96,6 +97,7 @@ _RMS_NORM = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "gain", "count", "y"),
     kernel=fixed("rms_norm"),
     params=_rms_norm_params,
@@ -107,6 +109,7 @@ _ADD_RMS_NORM = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("a", "b", "gain", "count", "sum", "y"),
     kernel=fixed("add_rms_norm"),
     params=_add_rms_norm_params,
@@ -119,6 +122,7 @@ _LAYER_NORM = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "gain", "bias", "count", "y"),
     kernel=fixed("layer_norm"),
     params=_rms_norm_params,
@@ -140,6 +144,7 @@ _L2_NORMALIZE = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "count", "y"),
     kernel=fixed("l2_normalize"),
     params=_l2_params,
@@ -152,6 +157,7 @@ _SOFTMAX = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "count", "y"),
     kernel=fixed("softmax"),
     params=_softmax_params,

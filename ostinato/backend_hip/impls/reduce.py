@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ostinato.backend_hip.impls.common import FLOATS, HOST, fixed, need_dtype, number, rows_and_width
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -59,6 +60,7 @@ REDUCE_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("x", "start", "length", "count", "y"),
         kernel=fixed("masked_mean"),
         params=_mean_params,

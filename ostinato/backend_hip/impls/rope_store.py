@@ -12,6 +12,7 @@ from dataclasses import replace
 from ostinato.backend_hip.impls.attention import MAX_WIDTH
 from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, all_of, first_reason, fixed, need_dtype, number
 from ostinato.backend_hip.impls.linear import by_weight, linear_dtypes
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -98,6 +99,7 @@ _STORE = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("q", "k", "v", *_PLACES),
     kernel=fixed("rope_store"),
     params=_store_params,
@@ -114,6 +116,7 @@ ROPE_STORE_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("x", "weight", "bias", "gain", *_PLACES),
         kernel=by_weight("qkv_rope_store"),
         params=_qkv_params,

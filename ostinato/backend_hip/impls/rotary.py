@@ -22,6 +22,7 @@ from ostinato.backend_hip.impls.common import (
     need_dtype,
     number,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
@@ -121,6 +122,7 @@ def _table(
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=(*operands, "count", "cos", "sin"),
         kernel=fixed(op),
         params=params,
@@ -135,6 +137,7 @@ def _rope(op: str) -> tuple[Impl, ...]:
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("x", "cos", "sin", "count", "y"),
         kernel=fixed(op),
         params=_rope_params,
@@ -173,6 +176,7 @@ _ROPE_BIAS = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
     operands=("x", "bias", "cos", "sin", "count", "y"),
     kernel=fixed("rope_split_half_bias_bthd"),
     params=_bias_params,

@@ -12,6 +12,7 @@ from ostinato.backend_hip.impls.common import (
     foldable_count,
     need_dtype,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
@@ -141,6 +142,7 @@ _ARGMAX = Impl(
     name="host",
     level=Level.TUNED,
     architectures=HOST,
+    exactness=Exactness.REFERENCE,
     operands=("x", "count", "y"),
     kernel=fixed("argmax"),
     params=_flat_params,
@@ -153,6 +155,7 @@ SELECTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("logits", *(name for name, _ in PENALIZE_OPERANDS), "count", "y", "workspace"),
         kernel=fixed("penalize"),
         params=_penalize_params,
@@ -167,6 +170,7 @@ SELECTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index", "count", "token", "workspace"),
         kernel=fixed("sample"),
         params=_flat_params,
@@ -178,6 +182,7 @@ SELECTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.ROW_INVARIANT,
         operands=("logits", "tokens", "bias", "pairs", "count", "y"),
         kernel=fixed("add_at_tokens"),
         params=_bias_params,
@@ -189,6 +194,7 @@ SELECTION_ROWS = (
         name="host",
         level=Level.TUNED,
         architectures=HOST,
+        exactness=Exactness.REFERENCE,
         operands=(*ADVANCE_OPERANDS, "count"),
         kernel=fixed("advance"),
         params=advance_params,

@@ -11,7 +11,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, ShapeError
 from ostinato.ir.opdef import AttrSpec, Tolerance
 from ostinato.ir.ops.rules import Site, fail, require_positive
-from ostinato.ir.rounding import working
+from ostinato.ir.rounding import multiply, working
 from ostinato.ir.types import Array, Extent
 
 __all__ = ["ATTENTION_TOLERANCE", "SCALE", "SOFT_CAP", "WINDOW", "attend", "check_heads", "check_scale", "check_window"]
@@ -71,12 +71,12 @@ def _attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap
     mask = visible[:, None, :]
     for group in range(groups):
         heads = slice(group * per_group, (group + 1) * per_group)
-        scores = (q[:, heads] @ k[:, group].T) * scale
+        scores = multiply(q[:, heads], k[:, group].T) * scale
         if soft_cap:
             scores = soft_cap * np.tanh(scores / soft_cap)
         scores = np.where(mask, scores, -np.inf)
         largest = np.max(scores, axis=-1, keepdims=True)
         power = np.exp(scores - np.where(largest == -np.inf, 0.0, largest))
         total = np.sum(power, axis=-1, keepdims=True)
-        y[:, heads] = (power / np.where(total == 0, 1.0, total)) @ v[:, group]
+        y[:, heads] = multiply(power / np.where(total == 0, 1.0, total), v[:, group])
     return y

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand
+from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Sizes
 from ostinato.ir.ops.attend import (
     ATTENTION_TOLERANCE,
     SCALE,
@@ -149,6 +149,21 @@ def _cost_causal(operands: OperandTypes, results: Sequence[TensorType], attrs: M
     whole = min(window or sequence, sequence)
     pairs = whole * (whole + 1) // 2 + (sequence - whole) * whole
     return Cost(4 * (results[0].elements // max(sequence, 1)) * pairs, nbytes(*operands, *results))
+
+
+def _sizes_packed(operands: OperandTypes) -> Sizes:
+    """Tokens, of the rows of the table."""
+    q, table = operands[0], operands[5]
+    assert q is not None
+    assert table is not None
+    return Sizes(q.static_shape[0], table.static_shape[0])
+
+
+def _sizes_causal(operands: OperandTypes) -> Sizes:
+    """Tokens, of whole sequences."""
+    q = operands[0]
+    assert q is not None
+    return Sizes(q.static_shape[0] * q.static_shape[1], q.static_shape[0])
 
 
 _WRONG_ATTRIBUTES: tuple[dict[str, Attr], ...] = (
@@ -370,6 +385,7 @@ ATTENTION_PACKED = define(
     ATTENTION_TOLERANCE,
     attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_packed,
+    sizes=_sizes_packed,
 )
 
 ATTENTION_CAUSAL = define(
@@ -383,6 +399,7 @@ ATTENTION_CAUSAL = define(
     ATTENTION_TOLERANCE,
     attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_causal,
+    sizes=_sizes_causal,
 )
 
 ATTENTION_OPS = (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand
+from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Sizes
 from ostinato.ir.ops.attend import ATTENTION_TOLERANCE, SCALE, attend, check_heads, check_scale
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -87,6 +87,14 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
     tokens, rows = results[0].static_shape[0], start.static_shape[0]
     keys = -(-tokens // rows) if rows else 0
     return Cost(4 * results[0].elements * keys, nbytes(*operands, *results))
+
+
+def _sizes(operands: OperandTypes) -> Sizes:
+    """Tokens, of the rows."""
+    q, start = operands[0], operands[4]
+    assert q is not None
+    assert start is not None
+    return Sizes(q.static_shape[0], start.static_shape[0])
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -181,4 +189,5 @@ ATTENTION_BIDIRECTIONAL = define(
     ATTENTION_TOLERANCE,
     attrs=(SCALE, DTYPE_ATTR),
     cost=_cost,
+    sizes=_sizes,
 )

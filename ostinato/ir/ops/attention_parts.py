@@ -31,6 +31,7 @@ from ostinato.ir.ops.rules import (
     result_float,
 )
 from ostinato.ir.ops.samplers import invalid, normal, valid
+from ostinato.ir.rounding import multiply
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["ATTENTION_PART_OPS", "ATTENTION_PROBABILITY_VALUE_BTHD", "ATTENTION_SCORES_GQA", "REPEAT_GQA_KV_BTHD"]
@@ -93,13 +94,13 @@ def _grouped(shared: Array, heads: int, axis: int) -> Array:
 def _reference_scores(call: Arrays) -> tuple[Array, ...]:
     q = call.wide(0)
     k = _grouped(call.wide(1), q.shape[1], 1)
-    return ((q @ k.swapaxes(-1, -2) * np.float32(call.real("scale"))).astype(np.float32),)
+    return ((multiply(q, k.swapaxes(-1, -2)) * np.float32(call.real("scale"))).astype(np.float32),)
 
 
 def _reference_context(call: Arrays) -> tuple[Array, ...]:
     p = call.wide(0)
     v = _grouped(call.wide(1).transpose(0, 2, 1, 3), p.shape[1], 1)
-    return (np.ascontiguousarray((p @ v).transpose(0, 2, 1, 3)).astype(np.float32),)
+    return (np.ascontiguousarray(multiply(p, v).transpose(0, 2, 1, 3)).astype(np.float32),)
 
 
 def _reference_repeat(call: Arrays) -> tuple[Array, ...]:

@@ -25,6 +25,7 @@ from ostinato.ir.ops.rules import (
     result_float,
 )
 from ostinato.ir.ops.samplers import invalid, normal, valid
+from ostinato.ir.rounding import multiply
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["MATMUL", "MATMUL_OPS"]
@@ -56,7 +57,7 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
     a, b = call.wide(0), call.wide(1)
     a = a.swapaxes(-1, -2) if call.boolean("transpose_a") else a
     b = b.swapaxes(-1, -2) if call.boolean("transpose_b") else b
-    return ((a @ b * np.float32(call.real("scale"))).astype(np.float32),)
+    return ((multiply(a, b) * np.float32(call.real("scale"))).astype(np.float32),)
 
 
 def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:

@@ -24,7 +24,7 @@ from ostinato.ir.ops.rules import (
     require_same_extent,
     require_shape,
 )
-from ostinato.ir.rounding import working
+from ostinato.ir.rounding import multiply, working
 from ostinato.ir.types import Array, TensorType
 
 __all__ = [
@@ -94,7 +94,7 @@ def product(call: Arrays, *, bias: int | None, gain: int) -> Array:
     y = np.empty((*x.shape[:-1], weight.shape[0]), dtype=working())
     for first in range(0, weight.shape[0], ROWS_AT_ONCE):
         rows = slice(first, first + ROWS_AT_ONCE)
-        y[..., rows] = x @ weight[rows].astype(working()).T
+        y[..., rows] = multiply(x, weight[rows].astype(working()).T)
     added = None if bias is None else call.optional(bias)
     return y if added is None else y + added.astype(working())
 

@@ -111,11 +111,23 @@ def show_conformance(report: ConformanceReport, console: Console) -> None:
     _show_checks("runtime objects", report.runtime, console)
     _show_checks("capture and replay", report.capture, console)
     if report.graphs:
-        headings = ("entry", "launches", "nodes", "dependencies", "copies", "fills", "vendor's", "opaque")
+        headings = ("entry", "launches", "nodes", "dependencies", "early", "copies", "fills", "vendor's", "opaque")
         numbers = (
             (
                 g.entry,
-                *map(count, (g.launches, g.graph_nodes, g.dependencies, g.copies, g.fills, g.vendor_nodes, g.opaque)),
+                *map(
+                    count,
+                    (
+                        g.launches,
+                        g.graph_nodes,
+                        g.dependencies,
+                        g.early,
+                        g.copies,
+                        g.fills,
+                        g.vendor_nodes,
+                        g.opaque,
+                    ),
+                ),
             )
             for g in report.graphs
         )

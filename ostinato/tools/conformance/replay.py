@@ -162,6 +162,7 @@ def _captured(numbers: list[CaptureNumbers]) -> Callable[[_Decoder], str]:
                 launches=report.launches,
                 graph_nodes=report.graph_nodes,
                 dependencies=report.dependencies,
+                early=report.early,
                 copies=report.copies,
                 fills=report.fills,
                 vendor_nodes=report.vendor_nodes,

@@ -88,13 +88,14 @@ class CheckVerdict(Report):
 
 
 class CaptureNumbers(Report):
-    """What the graph of an entry was read back as; launches, nodes and dependencies are different numbers. `opaque` counts the vendor's nodes whose arguments
-    the driver does not show."""
+    """What the graph of an entry was read back as; launches, nodes and dependencies are different numbers. `early` counts the dependencies that start a kernel
+    while the one before it still runs, `opaque` the vendor's nodes whose arguments the driver does not show."""
 
     entry: str
     launches: int
     graph_nodes: int
     dependencies: int
+    early: int
     copies: int
     fills: int
     vendor_nodes: int

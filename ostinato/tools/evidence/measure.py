@@ -106,8 +106,11 @@ class Measurement:
             workload: judge_outputs(workload, oracle[str(workload)], baseline, mine, self.precision)
             for workload in workloads
         }
-        if any(outputs == "outside tolerance" for outputs, _ in verdicts.values()):
-            records = [self._record(candidate, workload, *verdicts[workload], None) for workload in workloads]
+        wrong = [
+            f"on {workload} {why}" for workload, (outputs, why) in verdicts.items() if outputs == "outside tolerance"
+        ]
+        if wrong:
+            records = [self._record(candidate, each, verdicts[each][0], wrong[0], None) for each in workloads]
             return self._kept(candidate, "refused", records, None)
         pairs = self._timed(candidate, checked, told)
         if pairs.ended and not pairs.interrupted:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ostinato.compiler import open_device, open_model, plan_text_program
 from ostinato.ir.errors import OstinatoError
+from ostinato.runtime.device import Device
 from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import settle_route
@@ -69,10 +70,10 @@ class Result(Report):
     error: str = ""
 
 
-def run_trial(request: Request) -> Result:
-    """Compiles, runs and measures in this process. Raises what compiling and running raise."""
+def run_trial(request: Request, opened: Device | None = None) -> Result:
+    """Compiles, runs and measures in this process, on the device that is named or on one that is open. Raises what compiling and running raise."""
     workloads = parse_workloads(request.workloads)
-    device = open_device(request.device, request.threads, request.isa)
+    device = opened or open_device(request.device, request.threads, request.isa)
     model = open_model(request.model)
     entries = entries_of(model, workloads, request.precision)
     precision = model.precision(request.precision)

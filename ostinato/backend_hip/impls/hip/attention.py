@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
-from ostinato.backend_hip.impls.common import Predicate, all_of, first_reason, need_dtype
+from ostinato.backend_hip.impls.common import all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
     THREADS,
     WAVES,
@@ -26,7 +26,7 @@ from ostinato.backend_hip.impls.hip.common import (
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
-from ostinato.ir.target import NATURAL, CallSite, Impl, Level
+from ostinato.ir.target import NATURAL, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = ["ATTENTION_ROWS"]
@@ -201,23 +201,7 @@ def _halves(site: CallSite) -> str | None:
     )
 
 
-def _long(tokens: int, sequences: int) -> str | None:
-    if tokens >= _FEWEST * max(1, sequences):
-        return None
-    return f"the kernel is for {_FEWEST} queries of a sequence and more, found {tokens} of {sequences} sequences"
-
-
-def _many_packed(site: CallSite) -> str | None:
-    return _long(site.operand(0).static_shape[0], site.operand(5).static_shape[0])
-
-
-def _many_causal(site: CallSite) -> str | None:
-    batches, time, _, _ = site.operand(0).static_shape
-    return _long(batches * time, batches)
-
-
-def _many_bidirectional(site: CallSite) -> str | None:
-    return _long(site.operand(0).static_shape[0], site.operand(4).elements)
+_MANY = Extents(sequence=(_FEWEST, None))
 
 
 def _split(row: Impl) -> Impl:
@@ -232,6 +216,7 @@ def _split(row: Impl) -> Impl:
         launch=_split_launch,
         workspace=_split_workspace,
         accepts=all_of(row.accepts, _fits_lanes, _few_units),
+        extents=Extents(rows=(0, _TICKETS)),
         exactness=Exactness.ROW_INVARIANT,
         ahead=("row_of_token", "position", "block_table", "length", "count"),
         priority=1,
@@ -244,7 +229,7 @@ def _tiles(row: Impl, site: CallSite, queries: int) -> int:
     return -(-_units(site) // shared // queries) * shared
 
 
-def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
+def _on_matrix_units(row: Impl, wave: int) -> Impl:
     """The row for many queries of halves, on GPUs with waves of so many lanes."""
 
     def kernel(site: CallSite) -> str:
@@ -264,7 +249,8 @@ def _on_matrix_units(row: Impl, wave: int, many: Predicate) -> Impl:
         architectures=(f"wave{wave}",),
         kernel=kernel,
         launch=launch,
-        accepts=all_of(row.accepts, _halves, many),
+        accepts=all_of(row.accepts, _halves),
+        extents=_MANY,
         priority=2,
     )
 
@@ -287,7 +273,7 @@ def _all_f32(site: CallSite) -> str | None:
     )
 
 
-def _in_blocks(row: Impl, many: Predicate) -> Impl:
+def _in_blocks(row: Impl) -> Impl:
     """The row for many queries of f32."""
 
     def kernel(site: CallSite) -> str:
@@ -300,7 +286,8 @@ def _in_blocks(row: Impl, many: Predicate) -> Impl:
         level=Level.TUNED,
         kernel=kernel,
         launch=lambda site: block_launch(_tiles(row, site, _BLOCK_QUERIES), _BLOCK_THREADS),
-        accepts=all_of(row.accepts, _all_f32, many),
+        accepts=all_of(row.accepts, _all_f32),
+        extents=_MANY,
         priority=2,
     )
 
@@ -348,18 +335,19 @@ ATTENTION_ROWS = (
         _store_params,
         _store_launch,
         store_accepts,
+        exactness=Exactness.REFERENCE,
     ),
     _PACKED,
     _with_lanes(_PACKED, _by_lanes("attention_packed", 0, 1)),
     _split(_PACKED),
-    *(_on_matrix_units(_PACKED, wave, _many_packed) for wave in WAVES),
-    _in_blocks(_PACKED, _many_packed),
+    *(_on_matrix_units(_PACKED, wave) for wave in WAVES),
+    _in_blocks(_PACKED),
     _CAUSAL,
     _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),
-    *(_on_matrix_units(_CAUSAL, wave, _many_causal) for wave in WAVES),
-    _in_blocks(_CAUSAL, _many_causal),
+    *(_on_matrix_units(_CAUSAL, wave) for wave in WAVES),
+    _in_blocks(_CAUSAL),
     _BIDIRECTIONAL,
     _with_lanes(_BIDIRECTIONAL, _by_lanes("attention_bidirectional", 0)),
-    *(_on_matrix_units(_BIDIRECTIONAL, wave, _many_bidirectional) for wave in WAVES),
-    _in_blocks(_BIDIRECTIONAL, _many_bidirectional),
+    *(_on_matrix_units(_BIDIRECTIONAL, wave) for wave in WAVES),
+    _in_blocks(_BIDIRECTIONAL),
 )

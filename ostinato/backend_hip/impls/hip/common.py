@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ostinato.backend_hip.impls.common import Predicate
 from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -128,6 +129,19 @@ def readable(
     launch: Callable[[CallSite], Launch],
     accepts: Predicate,
     in_place: tuple[tuple[str, str], ...] = (),
+    exactness: Exactness = Exactness.ROW_INVARIANT,
 ) -> Impl:
     """A row of level `readable` for every GPU."""
-    return Impl(op, "hip", Level.READABLE, HIP, operands, kernel, params, accepts, in_place=in_place, launch=launch)
+    return Impl(
+        op,
+        "hip",
+        Level.READABLE,
+        HIP,
+        operands,
+        kernel,
+        params,
+        accepts,
+        in_place=in_place,
+        launch=launch,
+        exactness=exactness,
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import Predicate, all_of, even_rows
 from ostinato.backend_hip.impls.elementwise import (
+    ROUNDED_ONCE,
     add_bias_dtypes,
     cast_accepts,
     gelu_converts,
@@ -16,6 +17,7 @@ from ostinato.backend_hip.impls.elementwise import (
 )
 from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, entries, readable
 from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl
 
@@ -58,13 +60,19 @@ def _gelu(site: CallSite) -> str:
 def _one(op: str, function: str, params: Callable[[CallSite], Params] = _params) -> Impl:
     """An operator on the elements of x that keeps their dtype."""
     kernel = by_dtypes(_FILE, function, 0)
-    return readable(op, ("x", "count", "y"), kernel, params, _launch, same_dtype("x"), (("y", "x"),))
+    places = (("y", "x"),)
+    return readable(op, ("x", "count", "y"), kernel, params, _launch, same_dtype("x"), places, _exactness(op))
+
+
+def _exactness(op: str) -> Exactness:
+    return Exactness.REFERENCE if op in ROUNDED_ONCE else Exactness.ROW_INVARIANT
 
 
 def _two(op: str, function: str) -> Impl:
     """An operator on the elements of a and b that keeps their dtype."""
     kernel, places = by_dtypes(_FILE, function, 0), (("y", "a"), ("y", "b"))
-    return readable(op, ("a", "b", "count", "y"), kernel, _params, _launch, same_dtype("a", "b"), places)
+    accepts = same_dtype("a", "b")
+    return readable(op, ("a", "b", "count", "y"), kernel, _params, _launch, accepts, places, _exactness(op))
 
 
 def _converting(row: Impl, accepts: Predicate) -> Impl:
@@ -100,7 +108,15 @@ ELEMENTWISE_ROWS = (
     _two("mul", "multiply"),
     _one("scale", "scale", _with("factor")),
     _one("fill", "fill", _with("value")),
-    readable("cast", ("x", "count", "y"), by_dtypes(_FILE, "cast", 0, result=0), _params, _launch, cast_accepts),
+    readable(
+        "cast",
+        ("x", "count", "y"),
+        by_dtypes(_FILE, "cast", 0, result=0),
+        _params,
+        _launch,
+        cast_accepts,
+        exactness=_exactness("cast"),
+    ),
     readable(
         "add_bias",
         ("x", "bias", "count", "y"),
@@ -109,5 +125,6 @@ ELEMENTWISE_ROWS = (
         _launch,
         add_bias_dtypes,
         (("y", "x"),),
+        _exactness("add_bias"),
     ),
 )

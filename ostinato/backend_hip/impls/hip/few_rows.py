@@ -16,7 +16,7 @@ from ostinato.backend_hip.impls.linear import MAX_SPLIT, at_most_three, linear_d
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import CallSite, Extents, Impl, Level
 
 __all__ = ["FEW_ROWS", "FEW_ROWS_ROWS"]
 
@@ -92,11 +92,9 @@ def _unit(site: CallSite) -> int:
     return 16 // site.operand(1).dtype.block_bytes
 
 
-def _few_rows(site: CallSite) -> str | None:
-    """Few rows, and rows of a float weight that are whole runs of 16 bytes, not too long for a block."""
-    first, inner, columns = rows_of(site.operand(0))
-    if first * inner > FEW_ROWS:
-        return f"the kernel is for at most {FEW_ROWS} rows, found {first * inner}"
+def _whole_runs(site: CallSite) -> str | None:
+    """Rows of a float weight that are whole runs of 16 bytes, not too long for a block."""
+    columns = rows_of(site.operand(0))[2]
     if reason := need_dtype("weight", site.operand(1), FLOATS):
         return reason
     unit = _unit(site)
@@ -146,8 +144,9 @@ def _row(
         operands,
         kernel,
         params,
-        all_of(accepts, _few_rows),
+        all_of(accepts, _whole_runs),
         launch=launch,
+        extents=Extents(rows=(0, FEW_ROWS)),
         exactness=Exactness.ROW_INVARIANT,
         ahead=tuple(name for name in ("weight", "bias", "gain", "count") if name in operands),
     )

@@ -1,12 +1,13 @@
 """Rows of the projections and the embedding, for GPUs. Weights lie as the checkpoint has them, block dtypes as rows of blocks.
 
-A projection of halves by halves has a row of its own, on the matrix units, and so has one of a few rows by a float weight (few_rows.py); all others are by the
-readable kernel.
+Halves by halves are multiplied on the matrix units, a few rows by a float weight by kernels of their own (few_rows.py), and all else by a kernel that lets a few
+rows share what it reads. The readable kernel is what is left: norms before a product of many rows, and weights whose rows are no whole runs of 16 bytes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import all_of, first_reason, need_dtype, without
@@ -23,8 +24,9 @@ from ostinato.backend_hip.impls.hip.common import (
 )
 from ostinato.backend_hip.impls.linear import MAX_SPLIT, at_most_three, embedding_dtypes, linear_dtypes, residual_dtype
 from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType
 
 __all__ = ["LINEAR_ROWS"]
@@ -90,52 +92,123 @@ def _halves(site: CallSite) -> str | None:
         need_dtype("x", x, _HALVES),
         need_dtype("weight", weight, (x.dtype,)),
         f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
-        "one row has no use for matrix units" if _rows(site) <= 1 else None,
     )
 
 
-def _tiles(site: CallSite) -> int:
-    wanted = -(-_rows(site) // _TILE)
-    return next((tiles for tiles in _TILES if tiles >= wanted), _TILES[-1])
+class _Tiling:
+    """How the tile kernels cut a product whose outputs have so many `weights` each, on waves of so many lanes."""
 
+    def __init__(self, weights: int, wave: int) -> None:
+        self._weights, self._wave = weights, wave
 
-def _on_matrix_units(row: Impl, wave: int) -> Impl:
-    """The row for more than one row of halves, on GPUs with waves of so many lanes."""
-    gated = row.op == "linear_swiglu"
-    function, params, weights = (
-        ("linear_tile_swiglu", _tile_swiglu_params, 2) if gated else ("linear_tile", _tile_params, 1)
-    )
+    def tiles(self, site: CallSite) -> int:
+        """Tiles of 16 rows that a block takes; no result depends on it."""
+        wanted = -(-_rows(site) // _TILE)
+        return next((tiles for tiles in _TILES if tiles >= wanted), _TILES[-1])
 
-    def parts(site: CallSite) -> int:
-        """As many waves as have few steps each or fill a device, and memory to be joined."""
-        steps = site.operand(1).static_shape[1] // _DEPTH
-        able = [count for count in _PARTS if (count - 1) * weights * _tiles(site) <= _MOST_SHARED]
-        enough = min(-(-steps // _STEPS_A_PART), -(-_FULL // max(1, math.prod(blocks(site)))))
+    def parts(self, site: CallSite) -> int:
+        """Waves of a block, each with its part of the columns: as many as have few steps each or fill a device, and memory to be joined."""
+        able = [count for count in _PARTS if (count - 1) * self._weights * self.tiles(site) <= _MOST_SHARED]
+        enough = min(-(-_steps(site) // _STEPS_A_PART), -(-_FULL // max(1, math.prod(self._blocks(site)))))
         return next((count for count in able if count >= enough), able[-1])
 
-    def blocks(site: CallSite) -> tuple[int, int]:
+    def _blocks(self, site: CallSite) -> tuple[int, int]:
         """For 16 outputs each, and for rows."""
-        return (-(-_outputs(site) // _TILE), -(-_rows(site) // (_tiles(site) * _TILE)))
+        return (-(-_outputs(site) // _TILE), -(-_rows(site) // (self.tiles(site) * _TILE)))
 
-    def kernel(site: CallSite) -> str:
-        dtypes = (site.operand(0).dtype, site.results[0].dtype)
-        return kernel_name(_TILE_FILE, function, _tiles(site), parts(site), *(dtype.value for dtype in dtypes))
+    def kernel(self, function: str) -> Callable[[CallSite], str]:
+        def name(site: CallSite) -> str:
+            dtypes = (site.operand(0).dtype, site.results[0].dtype)
+            cut = (self.tiles(site), self.parts(site))
+            return kernel_name(_TILE_FILE, function, *cut, *(dtype.value for dtype in dtypes))
 
-    def launch(site: CallSite) -> Launch:
-        across, down = blocks(site)
-        return block_launch(across, parts(site) * wave, rows=down)
+        return name
 
-    return replace(
+    def launch(self, site: CallSite) -> Launch:
+        across, down = self._blocks(site)
+        return block_launch(across, self.parts(site) * self._wave, rows=down)
+
+
+class _FixedTiling(_Tiling):
+    """The same with parts that follow from the columns alone, and as many tiles as then have memory: one order of sums for any number of rows."""
+
+    def tiles(self, site: CallSite) -> int:
+        able = [tiles for tiles in _TILES if (self.parts(site) - 1) * self._weights * tiles <= _MOST_SHARED]
+        return min(super().tiles(site), able[-1])
+
+    def parts(self, site: CallSite) -> int:
+        return next((count for count in _PARTS if count * _STEPS_A_PART >= _steps(site)), _PARTS[-1])
+
+
+def _steps(site: CallSite) -> int:
+    return site.operand(1).static_shape[1] // _DEPTH
+
+
+def _on_matrix_units(row: Impl, wave: int) -> tuple[Impl, Impl]:
+    """The rows of halves on GPUs with waves of so many lanes: for more than one row, and for any number in one order of sums."""
+    gated = row.op == "linear_swiglu"
+    function, params = ("linear_tile_swiglu", _tile_swiglu_params) if gated else ("linear_tile", _tile_params)
+    free, fixed = (kind(1 + gated, wave) for kind in (_Tiling, _FixedTiling))
+    several = replace(
         row,
         name=f"hip_tile{wave}",
         level=Level.TUNED,
         architectures=(f"wave{wave}",),
         operands=tuple(name for name in row.operands if name != "gain"),
-        kernel=kernel,
+        kernel=free.kernel(function),
+        params=params,
+        launch=free.launch,
+        accepts=all_of(row.accepts, without("gain"), _halves),
+        extents=Extents(rows=(2, None)),
+        exactness=Exactness.TOLERANCE,
+        priority=1,
+    )
+    alike = replace(
+        several,
+        name=f"hip_tile{wave}_fixed",
+        kernel=fixed.kernel(function),
+        launch=fixed.launch,
+        extents=ANY,
+        exactness=Exactness.ROW_INVARIANT,
+        priority=-1,
+    )
+    return several, alike
+
+
+_MANY_ROWS_FILE = "linear/many_rows"
+_TOGETHER = (8, 4)
+"""Rows and outputs that a group of lanes has together, as the kernel has it."""
+
+
+def _whole_runs(site: CallSite) -> str | None:
+    """Rows of a float weight are whole runs of 16 bytes."""
+    weight = site.operand(1)
+    unit = 1 if weight.dtype.is_block else 16 // weight.dtype.block_bytes
+    columns = weight.static_shape[1]
+    return f"weight columns must be a multiple of {unit}, found {columns}" if columns % unit else None
+
+
+def _for_any_rows(row: Impl) -> Impl:
+    """The row for any number of rows by any weight: an output's bits are the same whatever the rows beside it."""
+    gated = row.op == "linear_swiglu"
+    function, params = ("many_rows_swiglu", _tile_swiglu_params) if gated else ("many_rows", _tile_params)
+
+    def launch(site: CallSite) -> Launch:
+        rows, outputs = _TOGETHER
+        of_a_group = outputs // (1 + gated)
+        return element_launch(-(-_outputs(site) // of_a_group) * _LANES, rows=-(-_rows(site) // rows))
+
+    return replace(
+        row,
+        name="hip_rows",
+        level=Level.TUNED,
+        operands=tuple(name for name in row.operands if name != "gain"),
+        kernel=by_dtypes(_MANY_ROWS_FILE, function, 0, 1, result=0),
         params=params,
         launch=launch,
-        accepts=all_of(row.accepts, without("gain"), _halves),
-        priority=1,
+        accepts=all_of(row.accepts, without("gain"), _whole_runs),
+        exactness=Exactness.ROW_INVARIANT,
+        priority=-2,
     )
 
 
@@ -184,11 +257,15 @@ LINEAR_ROWS = (
         _embedding_params,
         _embedding_launch,
         all_of(embedding_dtypes, counts_entries(0)),
+        exactness=Exactness.REFERENCE,
     ),
     _LINEAR,
-    *(_on_matrix_units(_LINEAR, wave) for wave in WAVES),
+    *(found for wave in WAVES for found in _on_matrix_units(_LINEAR, wave)),
+    _for_any_rows(_LINEAR),
     _LINEAR_SPLIT,
-    *(_on_matrix_units(_LINEAR_SPLIT, wave) for wave in WAVES),
+    *(found for wave in WAVES for found in _on_matrix_units(_LINEAR_SPLIT, wave)),
+    _for_any_rows(_LINEAR_SPLIT),
     _LINEAR_SWIGLU,
-    *(_on_matrix_units(_LINEAR_SWIGLU, wave) for wave in WAVES),
+    *(found for wave in WAVES for found in _on_matrix_units(_LINEAR_SWIGLU, wave)),
+    _for_any_rows(_LINEAR_SWIGLU),
 )

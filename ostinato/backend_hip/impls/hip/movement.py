@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ostinato.backend_hip.impls.common import Predicate
 from ostinato.backend_hip.impls.hip.common import Params, element_launch, entries, readable, word
 from ostinato.backend_hip.impls.movement import (
     MAX_COPY_RANK,
@@ -16,9 +17,10 @@ from ostinato.backend_hip.impls.movement import (
     spread_accepts,
 )
 from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.movement import MAX_PARTS
 from ostinato.ir.step import Launch
-from ostinato.ir.target import CallSite
+from ostinato.ir.target import CallSite, Impl
 
 __all__ = ["MOVEMENT_ROWS"]
 
@@ -88,25 +90,36 @@ def _concat_params(site: CallSite) -> Params:
     return (shape[0] if axis else 1, math.prod(shape[1:axis]), *(math.prod(part) for part in parts))
 
 
+def _moving(
+    op: str,
+    operands: tuple[str, ...],
+    kernel: Callable[[CallSite], str],
+    params: Callable[[CallSite], Params],
+    accepts: Predicate,
+    launch: Callable[[CallSite], Launch] = _launch,
+) -> Impl:
+    """Elements are moved and never computed with."""
+    return readable(op, operands, kernel, params, launch, accepts, exactness=Exactness.REFERENCE)
+
+
 MOVEMENT_ROWS = (
-    readable("gather_rows", ("x", "index", "count", "y"), _gather_kernel, _gather_params, _launch, gather_accepts),
-    replace(readable("contiguous", _COPY, _copy_kernel, _copy_params, _launch, copy_accepts), strided=frozenset({"x"})),
-    readable("repeat_interleave", _COPY, _copy_kernel, _repeat_params, _launch, repeat_accepts),
-    readable(
+    _moving("gather_rows", ("x", "index", "count", "y"), _gather_kernel, _gather_params, gather_accepts),
+    replace(_moving("contiguous", _COPY, _copy_kernel, _copy_params, copy_accepts), strided=frozenset({"x"})),
+    _moving("repeat_interleave", _COPY, _copy_kernel, _repeat_params, repeat_accepts),
+    _moving(
         "repeat_gqa_kv_bthd",
         ("k", "v", "count", "k_repeated", "v_repeated"),
         _repeat_pair_kernel,
         _repeat_pair_params,
-        lambda site: element_launch(2 * site.results[0].elements),
         spread_accepts,
+        lambda site: element_launch(2 * site.results[0].elements),
     ),
-    readable("broadcast_scalar", _COPY, _copy_kernel, _broadcast_params, _launch, spread_accepts),
-    readable(
+    _moving("broadcast_scalar", _COPY, _copy_kernel, _broadcast_params, spread_accepts),
+    _moving(
         "concat",
         (*(f"x{place}" for place in range(MAX_PARTS)), "count", "y"),
         _concat_kernel,
         _concat_params,
-        _launch,
         concat_accepts,
     ),
 )

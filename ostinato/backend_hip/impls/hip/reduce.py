@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, entries, one_block, readable
 from ostinato.backend_hip.impls.reduce import mean_accepts, sum_accepts
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite
 
@@ -26,7 +27,15 @@ def _mean_launch(site: CallSite) -> Launch:
 
 
 REDUCE_ROWS = (
-    readable("reduce_sum", ("x", "count", "y"), by_dtypes(_FILE, "reduce_sum"), _sum_params, one_block, sum_accepts),
+    readable(
+        "reduce_sum",
+        ("x", "count", "y"),
+        by_dtypes(_FILE, "reduce_sum"),
+        _sum_params,
+        one_block,
+        sum_accepts,
+        exactness=Exactness.TOLERANCE,
+    ),
     readable(
         "masked_mean",
         ("x", "start", "length", "count", "y"),

@@ -30,6 +30,7 @@ from ostinato.backend_hip.impls.selection import (
     penalize_accepts,
     sample_accepts,
 )
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Level
 from ostinato.ir.types import DType
@@ -156,6 +157,7 @@ _ARGMAX = readable(
     _argmax_params,
     _launch,
     all_of(argmax_dtype, counts_entries(1)),
+    exactness=Exactness.REFERENCE,
 )
 
 SELECTION_ROWS = (
@@ -210,6 +212,7 @@ SELECTION_ROWS = (
         advance_params,
         _rows_launch,
         advance_accepts,
+        exactness=Exactness.REFERENCE,
     ),
     readable(
         "cross_entropy",
@@ -218,5 +221,6 @@ SELECTION_ROWS = (
         _loss_params,
         one_block,
         loss_accepts,
+        exactness=Exactness.TOLERANCE,
     ),
 )

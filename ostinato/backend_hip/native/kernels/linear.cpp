@@ -9,15 +9,32 @@ KernelTable linear_kernels();
 namespace {
 
 // Whether the few-rows way can hold its copy of x, the sums of its blocks and those of heads; it works on x itself where
-// that is float.
+// that is float, as its norm always is.
 bool few_rows(const LinearProblem& p) {
     if (p.rows > kFewRows) return false;
-    const int64_t copied = p.x_dtype == OST_F32 && p.gain == nullptr ? 0 : p.k + 1;
+    const int64_t copied = p.x_dtype == OST_F32 || p.gain != nullptr ? 0 : p.k + 1;
     const int64_t waiting = p.rope == nullptr ? 0 : kMostColumns;
     return p.rows * (copied + p.k / kQuantBlock + waiting) * 4 <= int64_t{kWorkerScratchBytes};
 }
 
-// What is left of a problem behind its first rows.
+// Few rows; where there is a gain their norms are put into the workspace first.
+void compute_few(const Call& call, LinearProblem p, uint32_t workspace) {
+    if (p.gain != nullptr) {
+        if (!covers(call, workspace, area(p.rows, p.k), 4)) return;
+        float* to = call.pointer<float>(workspace);
+        for_rows(call, p.rows, 2 * kStreamNanoseconds * static_cast<double>(p.k), [&](int64_t begin, int64_t end) {
+            float factors[kFewRows];
+            find_factors(p, begin, end - begin, factors);
+            stage_x(p, begin, end - begin, 0, p.k, factors, to + begin * p.k, p.k);
+        });
+        p.x = to;
+        p.x_dtype = OST_F32;
+        p.gain = nullptr;
+    }
+    linear_few_rows(p);
+}
+
+// What is left of a problem with heads behind its first rows.
 LinearProblem rows_of(const LinearProblem& p, int64_t first, int64_t rows, RopeStore& rope) {
     LinearProblem part = p;
     part.x = static_cast<const char*>(p.x) + first * p.k * element_bytes(p.x_dtype);
@@ -32,15 +49,15 @@ LinearProblem rows_of(const LinearProblem& p, int64_t first, int64_t rows, RopeS
     return part;
 }
 
-void compute(const LinearProblem& p) {
-    if (few_rows(p)) return linear_few_rows(p);
+void compute(const Call& call, const LinearProblem& p, uint32_t workspace) {
+    if (few_rows(p)) return compute_few(call, p, workspace);
     if (p.rope == nullptr || blocks_hold_heads(p)) return linear_blocks(p);
     // Heads of an odd width: few rows at a time, which have the same bits.
     RopeStore rope = {};
     for (int64_t row = 0, rows = 0; row < p.rows; row += rows) {
         rows = smaller(kFewRows, p.rows - row);
         while (rows > 1 && !few_rows(rows_of(p, row, rows, rope))) rows /= 2;
-        linear_few_rows(rows_of(p, row, rows, rope));
+        compute_few(call, rows_of(p, row, rows, rope), workspace);
     }
 }
 
@@ -65,7 +82,7 @@ bool covers_inputs(const Call& call, const LinearProblem& p, uint32_t gain) {
     return covers(call, 1, p.panels, p.panel_bytes) && (p.gain == nullptr || covers(call, gain, p.k, 4));
 }
 
-// linear: x, w, bias?, residual?, gain?, count?, y0, y1?, y2? | M, K, x_dt, y_dt, N0, N1, N2, eps
+// linear: x, w, bias?, residual?, gain?, count?, y0, y1?, y2?, workspace? | M, K, x_dt, y_dt, N0, N1, N2, eps
 template <int64_t kDtype>
 void linear(const Call& call) {
     const int64_t m = call.integer(0);
@@ -91,10 +108,10 @@ void linear(const Call& call) {
     for (uint32_t o = 0; o < 3; ++o) {
         if (p.columns[o] != 0 && !covers(call, 6 + o, area(m, p.columns[o]), element_bytes(p.y_dtype))) return;
     }
-    if (p.rows > 0 && n > 0) compute(p);
+    if (p.rows > 0 && n > 0) compute(call, p, 9);
 }
 
-// linear_swiglu: x, w, gain?, count?, y | M, K, I, x_dt, y_dt, eps
+// linear_swiglu: x, w, gain?, count?, y, workspace? | M, K, I, x_dt, y_dt, eps
 template <int64_t kDtype>
 void linear_swiglu(const Call& call) {
     const int64_t m = call.integer(0), n = call.integer(2);
@@ -110,11 +127,11 @@ void linear_swiglu(const Call& call) {
     }
     p.panels = ceil_div(n, kLanes / 2);
     if (!covers_inputs(call, p, 2) || !covers(call, 4, area(m, n), element_bytes(p.y_dtype))) return;
-    if (p.rows > 0 && n > 0) compute(p);
+    if (p.rows > 0 && n > 0) compute(call, p, 5);
 }
 
-// qkv_rope_store: x, w, bias?, gain?, then the operands of prepare_rope_store, whose sixth is the count | M, K, x_dt,
-// eps, then its parameters
+// qkv_rope_store: x, w, bias?, gain?, then the operands of prepare_rope_store, whose sixth is the count, workspace? | M,
+// K, x_dt, eps, then its parameters
 template <int64_t kDtype>
 void qkv_rope_store(const Call& call) {
     const int64_t m = call.integer(0);
@@ -132,16 +149,16 @@ void qkv_rope_store(const Call& call) {
     p.rope = &rope;
     p.panels = ceil_div(n, kLanes);
     if (!covers_inputs(call, p, 3) || (p.bias != nullptr && !covers(call, 2, n, 4))) return;
-    if (p.rows > 0 && n > 0) compute(p);
+    if (p.rows > 0 && n > 0) compute(call, p, 13);
 }
 
-constexpr uint32_t kLinearOptional = 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5 | 1u << 7 | 1u << 8;
-constexpr uint32_t kSwigluOptional = 1u << 2 | 1u << 3;
-constexpr uint32_t kRopeOptional = 1u << 2 | 1u << 3 | 1u << 9;
+constexpr uint32_t kLinearOptional = 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5 | 1u << 7 | 1u << 8 | 1u << 9;
+constexpr uint32_t kSwigluOptional = 1u << 2 | 1u << 3 | 1u << 5;
+constexpr uint32_t kRopeOptional = 1u << 2 | 1u << 3 | 1u << 9 | 1u << 13;
 
-#define OST_LINEAR(name, dtype, type) {"linear_" #name, linear<dtype>, 9, 8, kLinearOptional},
-#define OST_SWIGLU(name, dtype, type) {"linear_swiglu_" #name, linear_swiglu<dtype>, 5, 6, kSwigluOptional},
-#define OST_ROPE(name, dtype, type) {"qkv_rope_store_" #name, qkv_rope_store<dtype>, 13, 14, kRopeOptional},
+#define OST_LINEAR(name, dtype, type) {"linear_" #name, linear<dtype>, 10, 8, kLinearOptional},
+#define OST_SWIGLU(name, dtype, type) {"linear_swiglu_" #name, linear_swiglu<dtype>, 6, 6, kSwigluOptional},
+#define OST_ROPE(name, dtype, type) {"qkv_rope_store_" #name, qkv_rope_store<dtype>, 14, 14, kRopeOptional},
 constexpr KernelEntry entries[] = {OST_FLOAT_FORMATS(OST_LINEAR) OST_BLOCK_FORMATS(OST_LINEAR)   //
                                    OST_FLOAT_FORMATS(OST_SWIGLU) OST_BLOCK_FORMATS(OST_SWIGLU)  //
                                    OST_FLOAT_FORMATS(OST_ROPE) OST_BLOCK_FORMATS(OST_ROPE)};

@@ -54,10 +54,8 @@ void sum_panel(const LinearProblem& p, int64_t panel, const TileX<typename W::X>
 template <class W, int R>
 TileX<typename W::X> rows_of_x(const LinearProblem& p, typename W::X*& free) {
     TileX<typename W::X> x = {static_cast<const typename W::X*>(p.x), ceil_div(p.k, W::kPerX), nullptr, 0};
-    if (p.x_dtype != OST_F32 || W::kPerX != 1 || p.gain != nullptr) {
-        float factors[R];
-        if (p.gain != nullptr) find_factors(p, 0, R, factors);
-        stage_x(p, 0, R, 0, p.k, factors, free, x.stride);
+    if (p.x_dtype != OST_F32 || W::kPerX != 1) {
+        stage_x(p, 0, R, 0, p.k, nullptr, free, x.stride);
         x.x = free;
         free += R * x.stride;
     }

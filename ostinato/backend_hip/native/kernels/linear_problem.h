@@ -22,7 +22,8 @@ struct LinearProblem {
     int64_t rows;  // valid ones
     int64_t k;
 
-    // With a gain the product is of the RMS norm of x, which is kept in float.
+    // With a gain the product is of the RMS norm of x, which is kept in float. Blocks normalise rows as they copy them;
+    // few rows are normalised before, so that nothing is done again for each run of panels.
     const float* gain;
     float epsilon;
 

@@ -1,0 +1,266 @@
+"""The exactness that a row declares, held against its kernel: bits of the reference, or a row's own bits whatever the rows beside it.
+
+Rows of a call are entries of axis 0 of the operands listed here. A call is run whole and on parts of its rows (the first, the last, a run from the middle) and,
+where rows are independent of their order, on all of them turned round and on a row eight times: each result must have the same bits in all of these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.evidence.calls import Call, calls
+from ostinato.backend_hip.evidence.rows import DeviceMachine, Machine, references, results_of
+from ostinato.backend_hip.evidence.samples import LARGE, arrays_of, well_typed
+from ostinato.backend_hip.impls import ROWS
+from ostinato.backend_hip.impls.hip import HIP_ROWS
+from ostinato.backend_hip.kernel_source import modules
+from ostinato.ir.evidence import Exactness
+from ostinato.ir.opdef import Sample, SampleOperand
+from ostinato.ir.ops import OP
+from ostinato.ir.step import StepKind
+from ostinato.ir.target import Impl, Level
+from ostinato.ir.types import Array
+from tests.kernels.emulated import EmulatedMachine, compiled, instances
+
+TOKENS = ("row_of_token", "position")
+"""Operands whose order and places mean something."""
+ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
+    "linear": ("x", "residual"),
+    "linear_split": ("x",),
+    "linear_swiglu": ("x",),
+    "qkv_rope_store": ("x", "cos", "sin", *TOKENS),
+    "rope_store": ("q", "k", "v", "cos", "sin", *TOKENS),
+    "attention_scores_gqa": ("q", "k"),
+    "attention_probability_value_bthd": ("p", "v"),
+    "rms_norm": ("x",),
+    "add_rms_norm": ("a", "b"),
+    "layer_norm": ("x",),
+    "l2_normalize": ("x",),
+    "softmax": ("x",),
+    "rotary_table": ("position",),
+    "rotary_table_dynamic": ("position", "length"),
+    "rotary_table_longrope": ("position", "length"),
+    "rope_split_half": ("x", "cos", "sin"),
+    "rope_interleaved": ("x", "cos", "sin"),
+    "rope_split_half_bias_bthd": ("x", "cos", "sin"),
+    "attention_packed": ("q", *TOKENS),
+    "attention_causal": ("q", "k", "v"),
+    "silu": ("x",),
+    "gelu": ("x",),
+    "tanh": ("x",),
+    "swiglu": ("gate", "up"),
+    "masked_mean": ("start", "length"),
+    "penalize": ("logits", "tokens", "prompt_length", "length", "repetition", "presence", "frequency"),
+    "sample": ("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index"),
+    "add_at_tokens": ("logits", "tokens", "bias", "pairs"),
+    "matmul": ("a", "b"),
+    "causal_softmax": ("x",),
+}
+ROW_RANK: Mapping[str, int] = {
+    **dict.fromkeys(("rotary_table", "rotary_table_dynamic", "rotary_table_longrope", "masked_mean"), 1),
+    **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax"), 3),
+}
+"""Rank of the first of these operands from which on axis 0 is of rows; 2 for others: a vector is one row, as are a head and a matrix for some."""
+UNITS = sorted({_native.isa_available()[0], _native.isa_available()[-1]})
+KERNEL_ROWS = [row for row in ROWS if row.level is not Level.REFERENCE]
+HIP_KERNEL_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.LAUNCH]
+MOST_CALLS = 40
+HIP_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a row, and the calls of parts of its rows with the numbers of these rows."""
+
+    whole: Call
+    arrays: list[Array | None]
+    parts: tuple[tuple[Call, list[Array | None], tuple[int, ...]], ...]
+
+
+def row_operands(row: Impl, sample: Sample) -> tuple[int, ...]:
+    """Which operands have the rows; none where the sample has fewer than two of them."""
+    spec, names = OP[row.op].operands, ROW_OPERANDS.get(row.op, ())
+    found = tuple(i for i, o in enumerate(sample.operands) if o is not None and spec[i].name in names)
+    first = sample.operands[found[0]] if found else None
+    if first is None or first.type.rank < ROW_RANK.get(row.op, 2) or first.type.static_shape[0] < 2:
+        return ()
+    return found
+
+
+def choices(row: Impl, count: int) -> Iterator[tuple[int, ...]]:
+    yield (0,)
+    yield (count - 1,)
+    yield tuple(range(count // 3, min(count, count // 3 + max(2, count // 2))))
+    if not set(ROW_OPERANDS.get(row.op, ())) & set(TOKENS):
+        yield tuple(reversed(range(count)))
+        yield (1,) * 8
+
+
+def sequences(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
+    """The cases of `attention_bidirectional`, whose rows see one another within their sequence: each sequence alone."""
+    for sample in OP[row.op].samples(rng):
+        whole = next(calls(row, sample), None) if sample.error is None else None
+        if whole is None:
+            continue
+        arrays = arrays_of(OP[row.op], sample, rng)
+        _, _, _, _, start, length = arrays
+        assert start is not None
+        assert length is not None
+        parts = []
+        for first, count in zip(start.tolist(), length.tolist(), strict=True):
+            places = [np.zeros(count, np.int32), np.zeros(1, np.int32), np.array([count], np.int32)]
+            taken = [*(a[first : first + count] for a in arrays[:3] if a is not None), *places]
+            part = Sample(
+                tuple(
+                    SampleOperand(replace(o.type, shape=a.shape), a if i > 2 else None)
+                    for i, (o, a) in enumerate(zip(sample.operands, taken, strict=True))
+                    if o is not None
+                ),
+                sample.attrs,
+            )
+            call = next(calls(row, part), None) if count else None
+            if call is not None:
+                parts.append((call, [*taken], tuple(range(first, first + count))))
+        if len(parts) > 1:
+            yield Case(whole, arrays, tuple(parts))
+
+
+def cases(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
+    """All that the samples of the operator give."""
+    if row.op == "attention_bidirectional":
+        yield from sequences(row, rng)
+    for sample in (*OP[row.op].samples(rng), *LARGE.get(row.op, ())):
+        if sample.error is not None or not (indices := row_operands(row, sample)):
+            continue
+        whole = next(calls(row, sample), None)
+        if whole is None or whole.in_place:
+            continue
+        arrays = arrays_of(OP[row.op], sample, rng)
+        shape = next(o.type.static_shape for i in indices if (o := sample.operands[i]) is not None)
+        parts = []
+        for chosen in choices(row, shape[0]):
+            part = _part(sample, indices, chosen)
+            call = next(calls(row, part), None) if well_typed(OP[row.op], part) else None
+            if call is not None:
+                taken = [a if a is None or i not in indices else a[list(chosen)] for i, a in enumerate(arrays)]
+                parts.append((call, taken, chosen))
+        if parts:
+            yield Case(whole, arrays, tuple(parts))
+
+
+def _part(sample: Sample, indices: tuple[int, ...], chosen: tuple[int, ...]) -> Sample:
+    def taken(index: int, operand: SampleOperand | None) -> SampleOperand | None:
+        if operand is None or index not in indices:
+            return operand
+        shape = (len(chosen), *operand.type.static_shape[1:])
+        data = None if operand.data is None else operand.data[list(chosen)]
+        return replace(operand, type=replace(operand.type, shape=shape), data=data)
+
+    return Sample(tuple(taken(i, operand) for i, operand in enumerate(sample.operands)), sample.attrs)
+
+
+def require_same_rows(case: Case, machine: Machine) -> None:
+    whole = results_of(case.whole, machine, case.arrays)
+    updated = {result for result, _ in case.whole.op.must_alias}  # caches, which have other rows
+    for call, arrays, chosen in case.parts:
+        for index, (part, full) in enumerate(zip(results_of(call, machine, arrays), whole, strict=True)):
+            if index not in updated:
+                wanted = np.ascontiguousarray(full[list(chosen)])
+                same = np.ascontiguousarray(part).tobytes() == wanted.tobytes()
+                assert same, f"rows {chosen} alone have other bits than within\n{case.whole}\non {machine}"
+
+
+def require_reference(call: Call, arrays: list[Array | None], machine: Machine) -> None:
+    expected = references(call, arrays)
+    assert expected is not None
+    for found, wanted in zip(results_of(call, machine, arrays), expected, strict=True):
+        equal = found == wanted
+        assert (equal | ((found != found) & (wanted != wanted))).all(), f"{call} on {machine}"
+
+
+@functools.cache
+def host(unit: str) -> DeviceMachine:
+    return DeviceMachine(HostDevice(threads=2, isa=unit))
+
+
+of_class = {
+    level: pytest.mark.parametrize(
+        "row", [row for row in KERNEL_ROWS if row.exactness is level], ids=lambda row: row.identity
+    )
+    for level in Exactness
+}
+hip_of_class = {
+    level: pytest.mark.parametrize(
+        "row", [row for row in HIP_KERNEL_ROWS if row.exactness is level], ids=lambda row: row.identity
+    )
+    for level in Exactness
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@of_class[Exactness.ROW_INVARIANT]
+def test_rows_of_the_host_have_their_bits_in_any_batch(row: Impl, unit: str, rng: np.random.Generator) -> None:
+    found = list(cases(row, rng))
+    assert found, f"{row.identity} has no sample of several rows"
+    for case in found[:: -(-len(found) // MOST_CALLS)]:
+        require_same_rows(case, host(unit))
+
+
+def plain_calls(row: Impl, rng: np.random.Generator) -> Iterator[tuple[Call, list[Array | None]]]:
+    for sample in OP[row.op].samples(rng):
+        call = next(calls(row, sample), None) if sample.error is None else None
+        if call is not None:
+            yield call, arrays_of(OP[row.op], sample, rng)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@of_class[Exactness.REFERENCE]
+def test_rows_of_the_host_have_the_bits_of_the_reference(row: Impl, unit: str, rng: np.random.Generator) -> None:
+    found = list(plain_calls(row, rng))
+    assert found
+    for call, arrays in found:
+        require_reference(call, arrays, host(unit))
+
+
+def wave_of(row: Impl) -> int:
+    return 64 if "wave64" in row.architectures else 32
+
+
+def emulated(row: Impl, wanted: list[Call]) -> EmulatedMachine:
+    return EmulatedMachine(wave_of(row), 5, compiled(modules(instances(wanted)), wave_of(row)))
+
+
+@hip_of_class[Exactness.ROW_INVARIANT]
+def test_rows_of_gpus_have_their_bits_in_any_batch(row: Impl, rng: np.random.Generator) -> None:
+    found = list(islice(cases(row, rng), HIP_SAMPLES))
+    assert found, f"{row.identity} has no sample of several rows"
+    machine = emulated(row, [call for case in found for call in (case.whole, *(part[0] for part in case.parts))])
+    for case in found:
+        require_same_rows(case, machine)
+
+
+@hip_of_class[Exactness.REFERENCE]
+def test_rows_of_gpus_have_the_bits_of_the_reference(row: Impl, rng: np.random.Generator) -> None:
+    found = list(islice(plain_calls(row, rng), HIP_SAMPLES * 2))
+    assert found
+    machine = emulated(row, [call for call, _ in found])
+    for call, arrays in found:
+        require_reference(call, arrays, machine)
+
+
+def test_only_sums_over_all_rows_and_products_by_parts_promise_nothing() -> None:
+    """A row without a promise has no place in a batch-invariant program: each of them is known by name."""
+    host_rows = {row.identity for row in KERNEL_ROWS if row.exactness is Exactness.TOLERANCE}
+    assert host_rows == {"reduce_sum@host", "cross_entropy@host"}
+    hip_rows = {row.identity for row in HIP_ROWS if row.exactness is Exactness.TOLERANCE}
+    by_parts = {f"{op}@hip_tile{wave}" for op in ("linear", "linear_split", "linear_swiglu") for wave in (32, 64)}
+    vendor = {row.identity for row in HIP_ROWS if row.kind is StepKind.GEMM}
+    assert hip_rows == {"reduce_sum@hip", "cross_entropy@hip", *by_parts, *vendor}
