@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         trace,
     )
     from ostinato.embedder import Embedder
+    from ostinato.extending import Extension, extend
     from ostinato.frontend.model import CacheShape, Model, load
+    from ostinato.ir.decision import Decision, Rejection
     from ostinato.ir.errors import (
         AddressChanged,
         BackendError,
@@ -44,11 +46,14 @@ if TYPE_CHECKING:
         VerificationError,
         WeightsError,
     )
+    from ostinato.ir.explain import Explanation
+    from ostinato.ir.selection_policy import SelectionPolicy
     from ostinato.llm import LLM
     from ostinato.ops import Stream, TensorView
     from ostinato.passes.choice import RowChoice
     from ostinato.passes.fold_constants import FoldConstants
     from ostinato.passes.pipeline import PipelineOptions
+    from ostinato.passes.policy import Policy
     from ostinato.runtime.encode import EmbedExecutable
     from ostinato.runtime.executable import Executable
     from ostinato.runtime.forward import TextExecutable
@@ -68,10 +73,13 @@ __all__ = [
     "CapacityError",
     "ConfigError",
     "DTypeError",
+    "Decision",
     "DeviceUnavailable",
     "EmbedExecutable",
     "Embedder",
     "Executable",
+    "Explanation",
+    "Extension",
     "FoldConstants",
     "InputError",
     "LayoutError",
@@ -84,9 +92,12 @@ __all__ = [
     "PipelineOptions",
     "PlanError",
     "Planned",
+    "Policy",
+    "Rejection",
     "RequestOutput",
     "RowChoice",
     "SamplingParams",
+    "SelectionPolicy",
     "ShapeError",
     "StaleArtifact",
     "Stream",
@@ -101,6 +112,7 @@ __all__ = [
     "compare",
     "compile",
     "compile_encoder",
+    "extend",
     "hip",
     "load",
     "ops",
@@ -111,13 +123,18 @@ __all__ = [
 _HOMES = {
     "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "compile_encoder", "trace"),
     "ostinato.embedder": ("Embedder",),
+    "ostinato.extending": ("Extension", "extend"),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
+    "ostinato.ir.decision": ("Decision", "Rejection"),
+    "ostinato.ir.explain": ("Explanation",),
+    "ostinato.ir.selection_policy": ("SelectionPolicy",),
     "ostinato.llm": ("LLM",),
     "ostinato.hip": ("hip",),
     "ostinato.ops": ("Stream", "TensorView", "ops"),
     "ostinato.passes.choice": ("RowChoice",),
     "ostinato.passes.fold_constants": ("FoldConstants",),
     "ostinato.passes.pipeline": ("PipelineOptions",),
+    "ostinato.passes.policy": ("Policy",),
     "ostinato.runtime.encode": ("EmbedExecutable",),
     "ostinato.runtime.executable": ("Executable",),
     "ostinato.runtime.forward": ("TextExecutable",),

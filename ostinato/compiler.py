@@ -24,6 +24,7 @@ from ostinato.ir.evidence import Validations, sum_of
 from ostinato.ir.explain import Explanation, explain
 from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
+from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.passes.base import Pass
@@ -243,7 +244,7 @@ def trace(
     *,
     cache: CacheShape | None = None,
     logits: str = "last",
-    precision: str = "auto",
+    precision: str | PrecisionPolicy = "auto",
     sampling: bool = False,
 ) -> Traced:
     """Traces a model: entry "forward" (dense over whole sequences), "step" (packed over a cache, see `trace_step`) or "decode" (one token a row, goes on by
@@ -338,7 +339,7 @@ def compile(  # noqa: A001 - the design's public name
     device: str | Device = "auto",
     mode: str = "auto",
     logits: str = "last",
-    precision: str = "auto",
+    precision: str | PrecisionPolicy = "auto",
     context: int | None = None,
     memory_limit: int | str | None = None,
     reuse: bool = True,
@@ -389,7 +390,7 @@ def compile_encoder(
     buckets: Mapping[str, Sequence[int]] | None = None,
     device: str | Device = "auto",
     mode: str = "auto",
-    precision: str = "auto",
+    precision: str | PrecisionPolicy = "auto",
     memory_limit: int | str | None = None,
     reuse: bool = True,
     threads: int = 0,

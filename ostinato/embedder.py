@@ -16,6 +16,7 @@ from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.explain import Explanation
+from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.types import Array
 from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
@@ -32,7 +33,7 @@ STEP_TOKENS = 512
 STEP_TEXTS = 256
 
 
-def encoder_entries(model: Model, longest: int, precision: str = "auto") -> Entries:
+def encoder_entries(model: Model, longest: int, precision: str | PrecisionPolicy = "auto") -> Entries:
     """The graph that an `Embedder` of texts of up to `longest` tokens plans."""
     traced = trace(model, "embed", precision=precision)
     return traced.at({"embed": {"N": max(STEP_TOKENS, longest), "R": STEP_TEXTS}})
@@ -54,7 +55,7 @@ class Embedder:
         max_seq_length: int | None = None,
         device: str | Device = "auto",
         mode: str = "auto",
-        precision: str = "auto",
+        precision: str | PrecisionPolicy = "auto",
         memory_limit: int | str | None = None,
         reuse: bool = True,
         threads: int = 0,

@@ -29,6 +29,7 @@ from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.ir.explain import Explanation
+from ostinato.ir.precision import PrecisionPolicy
 from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.background import AsyncEvents, Worker
@@ -50,7 +51,7 @@ PREFILL_TOKENS = 512
 """Tokens of one prefill step; longer prompts are cut into chunks of this size."""
 
 
-def decoder_entries(model: Model, sequences: int, context: int, precision: str = "auto") -> Entries:
+def decoder_entries(model: Model, sequences: int, context: int, precision: str | PrecisionPolicy = "auto") -> Entries:
     """The graphs that an `LLM` of so many sequences of so many positions plans: a prefill step and a decode step."""
     cache = CacheShape(sequences, context, 1)
     prefill = trace(model, "step", cache=cache, precision=precision, sampling=True)
@@ -84,7 +85,7 @@ class LLM:
         enable_prefix_caching: bool = True,
         device: str | Device = "auto",
         mode: str = "auto",
-        precision: str = "auto",
+        precision: str | PrecisionPolicy = "auto",
         threads: int = 0,
         isa: str = "auto",
         on_fallback: str = "report",

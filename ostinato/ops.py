@@ -29,7 +29,7 @@ from typing import Any
 from ostinato.backend_hip.open import open_named
 from ostinato.backend_hip.target import host_target
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.ops import OP
+from ostinato.ir.ops import OP, added_operators
 from ostinato.ir.target import Level
 from ostinato.ir.types import TensorType
 from ostinato.runtime.device import Device
@@ -127,6 +127,8 @@ def __getattr__(name: str) -> OperatorFunction:
         alike = get_close_matches(name, OP)
         close = f"; close names: {', '.join(alike)}" if alike else ""
         raise AttributeError(f"module 'ostinato.ops' has no operator {name!r}{close}")
+    if OP[name] in added_operators():  # it may go again
+        return operator_function(OP[name], host_target(), _operators)
     function = operator_function(OP[name], _TARGET, _operators)
     globals()[name] = function  # not asked for again
     return function

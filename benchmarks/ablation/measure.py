@@ -85,7 +85,7 @@ class _Loader:
         )
 
     def _program(self, variant: Variant) -> Program:
-        key = (variant.reuse, variant.disable, variant.highest)
+        key = (variant.reuse, variant.disable, variant.highest, variant.early)
         if key not in self.programs:
             options = variant.options(self.precision)
             target = self.device.target

@@ -22,7 +22,8 @@ PLANNED = "planned"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`mode` as in `LoadedStep`; `capture`: patterns of what is captured, None for all; `disable`: passes left out; `highest`: no rows above that level."""
+    """`mode` as in `LoadedStep`; `capture`: patterns of what is captured, None for all; `disable`: passes left out; `highest`: no rows above that level; `early`: kernels
+    may start while the one before them runs."""
 
     name: str
     mode: str
@@ -30,6 +31,7 @@ class Variant:
     reuse: bool = True
     disable: tuple[str, ...] = ()
     highest: Level | None = None
+    early: bool = True
 
     def options(self, precision: str) -> PipelineOptions:
         limits = () if self.highest is None else (("*", self.highest),)
@@ -37,7 +39,7 @@ class Variant:
 
     @property
     def settings(self) -> PlanSettings:
-        return PlanSettings(reuse=self.reuse)
+        return PlanSettings(reuse=self.reuse, early=self.early)
 
 
 def fusions() -> tuple[str, ...]:
@@ -64,7 +66,8 @@ def variants_of(workload: Workload, captures: bool) -> list[Variant]:
         return [row for row in rows if row.capture is None]
     rows += [Variant(f"{best}, no {name}", best, disable=(name,)) for name in fusions()]
     rows.append(Variant(f"{best}, no fusion", best, disable=fusions()))
-    if captures:  # the host has rows of one level
+    if captures:  # the host has rows of one level, and no early starts
+        rows.append(Variant(f"{best}, no early starts", best, early=False))
         rows.append(Variant(f"{best}, no vendor rows", best, highest=Level.TUNED))
         rows.append(Variant(f"{best}, readable rows", best, highest=Level.READABLE))
     return rows

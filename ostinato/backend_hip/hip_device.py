@@ -54,9 +54,7 @@ class HipDevice:
         """`cache` is where compiled kernels are kept, by default the user's folder; `host` packs weights, by default all cores. `ledger`, with what ships, says
         which rows are right here; without one all are taken on trust."""
         self.native = device
-        vendor = any(report.role == "blas" and report.finding == "found" for report in device.gpu.reports)
-        target = hip_target(device.architecture, device.wave, vendor=vendor)
-        self._target = replace(target, device=self.name)
+        self._vendor = any(report.role == "blas" and report.finding == "found" for report in device.gpu.reports)
         self.records = None if ledger is None else DeviceRecords(gpu_environment(device), ledger)
         self.kernels = HipKernels(device, CodeCache() if cache is None else cache)
         self._weights = WeightCarrier(device, host)
@@ -81,7 +79,8 @@ class HipDevice:
     @property
     def target(self) -> Target:
         """The rows of the card, with its records."""
-        found = self._target
+        rows = hip_target(self.native.architecture, self.native.wave, vendor=self._vendor)
+        found = replace(rows, device=self.name)
         return found if self.records is None else FirstUse.of(found, self.records, self)
 
     @property

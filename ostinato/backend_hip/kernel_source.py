@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostinato.ir.errors import BackendError
+from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.ir.step import Launch
 
 __all__ = [
@@ -28,9 +28,11 @@ __all__ = [
     "STATUS_BYTES",
     "Instance",
     "KernelName",
+    "add_kernel_file",
     "assemble",
     "compile_options",
     "expanded",
+    "has_kernel_file",
     "instance_of",
     "kernel_files",
     "kernel_name",
@@ -54,6 +56,8 @@ STATUS_BYTES = 4096
 """The status word and the tickets behind it (`TICKETS` in kernels/device.h): zeros before a table's first run."""
 
 _NAME = re.compile(r"(?P<file>[a-z0-9_]+/[a-z0-9_]+):(?P<function>[a-z0-9_]+)(?:<(?P<arguments>[a-z0-9_,]+)>)?")
+_FILE = re.compile("[a-z0-9_]+/[a-z0-9_]+")
+_USER_FILES: dict[str, str] = {}
 _INCLUDE = re.compile(r'^#include "([a-z0-9_./]+)"$', re.MULTILINE)
 _TYPES = {"i": "i64", "d": "f64"}
 
@@ -143,10 +147,15 @@ def modules(instances: Iterable[Instance]) -> dict[str, str]:
 
 def assemble(file: str, instances: Iterable[Instance]) -> str:
     """The text of one module. Raises `BackendError` where there is no such file."""
-    if file not in kernel_files():
+    if not has_kernel_file(file):
         raise BackendError(f"there is no kernel file {file}", hint=f"files: {', '.join(kernel_files())}")
     text = "".join(f"{instance.text}\n" for instance in instances)
     return f'{expanded(f"{file}.hip")}#line 1 "{file} instances"\n{text}'
+
+
+def _file_text(name: str) -> str:
+    found = _USER_FILES.get(name)
+    return (KERNELS / name).read_text(encoding="utf-8") if found is None else found
 
 
 @functools.cache
@@ -157,7 +166,7 @@ def expanded(name: str) -> str:
     def text_of(name: str) -> str:
         seen.add(name)
         lines = [f'#line 1 "{name}"']
-        for number, line in enumerate((KERNELS / name).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(_file_text(name).splitlines(), 1):
             found = _INCLUDE.fullmatch(line)
             if found is None:
                 lines.append("" if line == "#pragma once" else line)
@@ -168,9 +177,29 @@ def expanded(name: str) -> str:
     return text_of(name) + "\n"
 
 
+def add_kernel_file(file: str, text: str) -> None:
+    """Adds the source of a user's kernel file ("mine/soften"), for as long as the process lives: modules are compiled of it by its name.
+
+    Raises `ConfigError` for a name that is none, is one of ours, or was given another text before.
+    """
+    if _FILE.fullmatch(file) is None or file in kernel_files():
+        what = "is one of ours" if file in kernel_files() else "is none"
+        raise ConfigError(f"the kernel file {file!r} {what}", hint='name it folder/name, like "mine/soften"')
+    if _USER_FILES.setdefault(f"{file}.hip", text) != text:
+        raise ConfigError(
+            f"the kernel file {file} was added with another text before",
+            hint="another text goes by another name: kernels of the first one may be loaded",
+        )
+
+
+def has_kernel_file(file: str) -> bool:
+    """Whether there is a kernel file of that name, ours or a user's."""
+    return file in kernel_files() or f"{file}.hip" in _USER_FILES
+
+
 @functools.cache
 def kernel_files() -> tuple[str, ...]:
-    """All kernel files, without their ending."""
+    """All kernel files of ours, without their ending."""
     return tuple(sorted(path.relative_to(KERNELS).with_suffix("").as_posix() for path in KERNELS.glob("*/*.hip")))
 
 

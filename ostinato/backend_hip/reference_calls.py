@@ -42,12 +42,12 @@ class ReferenceCall:
     Raises `BackendError` for an operator that there is not (any more) and for a text that is no call.
     """
 
-    def __init__(self, node: str, kernel: str, params: Sequence[int | float], *, ops: Mapping[str, OpDef] = OP) -> None:
+    def __init__(self, node: str, kernel: str, params: Sequence[int | float]) -> None:
         self._name = node
         try:
             self._graph: Graph = _parsed(kernel)
             self._node: Node = self._graph.nodes[0]
-            self._opdef = ops[self._node.op]
+            self._opdef: OpDef = OP[self._node.op]
         except (OstinatoError, IndexError, KeyError) as error:
             raise BackendError(
                 f"the step is no call of a reference here: {error!r}",
@@ -60,7 +60,7 @@ class ReferenceCall:
     def run(self, operands: Operands, stream: object = None) -> None:
         """One call on (address, bytes) in the order of the row's operands, (0, 0) where one is absent.
 
-        Raises what the reference raises, `OstinatoError` with the name of the step's node, and `BackendError` for operands of too few bytes.
+        Raises what the reference raises, with the name of the step's node, and `BackendError` for operands of too few bytes.
         """
         del stream
         self._run(*self._arrays(operands))
@@ -102,6 +102,9 @@ class ReferenceCall:
         except OstinatoError as error:
             error.node = self._name
             raise
+        except Exception as error:
+            error.add_note(f"raised by the reference of {self._node.op} for %{self._name}")
+            raise
         for value, array in zip(self._node.results, found, strict=True):
             place = results[value.name]
             (place if array.shape == place.shape else place[: len(array)])[...] = array
@@ -127,9 +130,11 @@ class ReferenceCall:
         return found
 
     def _array(self, tensor: TensorType, address: int, nbytes: int, strides: tuple[int, ...] | None) -> Array:
-        shape, dtype = tensor.static_shape, tensor.dtype.numpy
+        shape = tensor.static_shape
         if tensor.dtype.is_block:
             shape, dtype = (*shape[:-1], tensor.dtype.nbytes(shape[-1])), np.dtype(np.uint8)
+        else:
+            dtype = tensor.dtype.numpy
         if not tensor.elements:
             return np.empty(shape, dtype)
         held = np.asarray(_Bytes(address, nbytes))

@@ -20,10 +20,12 @@ from ostinato.backend_hip.impls.common import HOST_ARCHITECTURE
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.backend_hip.impls.hip.common import HIP_ARCHITECTURE
 from ostinato.backend_hip.impls.reference import reference_rows
+from ostinato.backend_hip.user_rows import user_rows
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.ops import OPS
+from ostinato.ir.opdef import OpDef
+from ostinato.ir.ops import OPS, added_operators
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import Target
+from ostinato.ir.target import Impl, Target
 from ostinato.ir.version import VERSION
 
 __all__ = ["ALIGNMENT", "hip_target", "host_rows_target", "host_target", "named_target", "wave_of"]
@@ -34,11 +36,16 @@ ALIGNMENT = 256
 _ARCHITECTURE = re.compile(r"(sm)_[0-9]+[a-z]?|(gfx)[0-9]+[a-f]?")
 
 
-@functools.cache
 def host_rows_target() -> Target:
     """The CPU's rows, those whose architectures name the host and the references, all on trust."""
-    rows = tuple(row for row in (*ROWS, *reference_rows(OPS)) if HOST_ARCHITECTURE in row.architectures)
-    return Target(name="host", rows=rows, device="host:0", alignment=ALIGNMENT)
+    return _host_rows(added_operators(), user_rows())
+
+
+@functools.cache
+def _host_rows(operators: tuple[OpDef, ...], more: tuple[Impl, ...]) -> Target:
+    rows = (*ROWS, *more, *reference_rows((*OPS, *operators)))
+    mine = tuple(row for row in rows if HOST_ARCHITECTURE in row.architectures)
+    return Target(name="host", rows=mine, device="host:0", alignment=ALIGNMENT)
 
 
 def host_target() -> Target:
@@ -58,8 +65,13 @@ def hip_target(architecture: str, wave: int, *, vendor: bool = True) -> Target:
         raise ConfigError(f"expected the architecture of a GPU, found {architecture!r}", hint=hint)
     if wave not in (32, 64):
         raise ConfigError(f"expected waves of 32 or 64 lanes, found {wave}", hint="AMD's gfx9 have 64, all others 32")
-    mine = {HIP_ARCHITECTURE, f"wave{wave}", architecture, match[1] or match[2]}
-    able = (row for row in HIP_ROWS if vendor or row.kind is not StepKind.GEMM)
+    return _gpu_rows(architecture, wave, match[1] or match[2], vendor, user_rows())
+
+
+@functools.cache
+def _gpu_rows(architecture: str, wave: int, maker: str, vendor: bool, more: tuple[Impl, ...]) -> Target:
+    mine = {HIP_ARCHITECTURE, f"wave{wave}", architecture, maker}
+    able = (row for row in (*HIP_ROWS, *more) if vendor or row.kind is not StepKind.GEMM)
     rows = tuple(row for row in able if mine.intersection(row.architectures))
     return Target(name=architecture, rows=rows, device="hip:0", alignment=ALIGNMENT)
 

@@ -12,6 +12,7 @@ from ostinato.frontend.model import MAX_ROWS, MAX_TOKENS, Model
 from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph
+from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.types import Dim, DType, TensorType
 
 __all__ = ["trace_embed"]
@@ -20,7 +21,7 @@ _CHOSEN = {"cls": "first_token", "lasttoken": "last_token"}
 """The input that says which token stands for its text, by pooling."""
 
 
-def trace_embed(model: Model, *, precision: str = "auto") -> Graph:
+def trace_embed(model: Model, *, precision: str | PrecisionPolicy = "auto") -> Graph:
     """The packed graph over N tokens of up to R texts, with the pooling of the checkpoint's recipe.
 
     Inputs (int32): input_ids, position, token_type, row_of_token [N]; start, length [R] (a text's first token and how many it has); token_count, row_count

@@ -22,6 +22,7 @@ from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, WeightsError
 from ostinato.ir.graph import Graph
+from ostinato.ir.precision import POLICIES, PrecisionPolicy, precision_policy
 from ostinato.ir.types import Dim, DType, TensorType
 
 __all__ = [
@@ -36,7 +37,8 @@ __all__ = [
     "trace_step",
 ]
 
-PRECISIONS = ("auto", "f32", "bf16")
+PRECISIONS = ("auto", *POLICIES)
+"""Policies of precision by name, and "auto", which the checkpoint decides."""
 MAX_TOKENS = 1 << 20
 MAX_ROWS = 1 << 16
 _ROWS = Dim("R", 1, MAX_ROWS)
@@ -74,19 +76,22 @@ class Model:
     def config(self) -> ModelConfig:
         return self.checkpoint.config
 
-    def precision(self, requested: str) -> str:
-        """ "f32" or "bf16". "auto" is bf16 for a checkpoint whose largest matrix is bfloat16 and f32 for all others; raises `ConfigError` otherwise."""
-        if requested not in PRECISIONS:
-            raise ConfigError(f"precision {requested!r} is unknown", hint=f"use one of {', '.join(PRECISIONS)}")
+    def precision(self, requested: str | PrecisionPolicy) -> str:
+        """The text of a policy of precision. "auto" is "bf16" for a checkpoint whose largest matrix is bfloat16 and "f32" for all others; raises `ConfigError` for
+        what is no policy."""
         if requested != "auto":
-            return requested
+            return str(precision_policy(requested))
         matrices = [tensor for tensor in self.checkpoint.tensors.values() if len(tensor.shape) == 2]
         largest = max(matrices, key=lambda tensor: math.prod(tensor.shape), default=None)
         return "bf16" if largest is not None and largest.dtype is DType.BF16 else "f32"
 
-    def weights(self, builder: GraphBuilder, precision: str) -> Weights:
-        """The checkpoint's tensors as weights of a graph. Float matrices become the explicit precision; "auto" keeps the checkpoint's dtypes."""
-        explicit = DType.parse(self.precision(precision))
+    def matrices(self, precision: str | PrecisionPolicy) -> DType:
+        """The dtype of float matrices and of caches under a policy of precision."""
+        return precision_policy(self.precision(precision)).matrices
+
+    def weights(self, builder: GraphBuilder, precision: str | PrecisionPolicy) -> Weights:
+        """The checkpoint's tensors as weights of a graph. Float matrices get the dtype of an explicit precision; "auto" keeps the checkpoint's dtypes."""
+        explicit = self.matrices(precision)
         return Weights(builder, self.checkpoint.tensors, None if precision == "auto" else explicit)
 
     def check_all_used(self, weights: Weights) -> None:
@@ -115,7 +120,7 @@ def load(path: str | os.PathLike[str], families: Sequence[Family] = FAMILIES) ->
 def _logits(
     model: Model,
     builder: GraphBuilder,
-    precision: str,
+    precision: str | PrecisionPolicy,
     ids: Tensor,
     position: Tensor,
     attend: Attend,
@@ -141,7 +146,7 @@ def _logits(
     return logits
 
 
-def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto") -> Graph:
+def trace_forward(model: Model, *, logits: str = "last", precision: str | PrecisionPolicy = "auto") -> Graph:
     """The dense graph over whole sequences.
 
     Inputs (int32): input_ids, position [B,T]; for last-token logits `last` [B] (row of each sequence's last token in the flattened [B*T]); where the rotary
@@ -164,7 +169,7 @@ def trace_forward(model: Model, *, logits: str = "last", precision: str = "auto"
 
 
 def trace_step(
-    model: Model, cache: CacheShape, *, logits: str = "last", precision: str = "auto", sampling: bool = False
+    model: Model, cache: CacheShape, *, logits: str = "last", precision: str | PrecisionPolicy = "auto", sampling: bool = False
 ) -> Graph:
     """The packed graph over N tokens of up to R rows.
 
@@ -178,7 +183,7 @@ def trace_step(
     return builder.finish(outputs)
 
 
-def trace_decode(model: Model, cache: CacheShape, *, precision: str = "auto") -> Graph:
+def trace_decode(model: Model, cache: CacheShape, *, precision: str | PrecisionPolicy = "auto") -> Graph:
     """The packed graph over one token of each of up to R rows, with sampling: inputs, state and outputs are those of `trace_step` where N is R.
 
     At its end the inputs that say where each row is (input_ids, position, length, sample_index, history, history_length, rotary_length) are those of the next
@@ -199,7 +204,7 @@ def _packed(
     cache: CacheShape,
     tokens: Dim,
     logits: str,
-    precision: str,
+    precision: str | PrecisionPolicy,
     *,
     sampling: bool,
 ) -> list[Tensor]:
@@ -223,7 +228,7 @@ def _packed(
     elif sampling:
         raise ConfigError("sampling needs last-token logits", hint='use logits="last"')
 
-    cache_dtype = DType.parse(model.precision(precision))
+    cache_dtype = model.matrices(precision)
     cache_type = TensorType(
         (cache.blocks, config.num_kv_heads, cache.block_size, config.head_dim), cache_dtype, ("P", "G", "S", "D")
     )

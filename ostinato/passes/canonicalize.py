@@ -174,8 +174,9 @@ def _keeps_order(node: Node, scope: _Scope) -> bool:
 
 def _is_dense_already(node: Node, scope: _Scope) -> bool:
     producer = scope.made.get(node.operands[0] or "")
-    # a reshape is a view of contiguous elements only
-    return producer is None or producer.op == "reshape" or not OP[producer.op].is_view
+    while producer is not None and producer.op == "reshape":  # as dense as what it is a view of
+        producer = scope.made.get(producer.operands[0] or "")
+    return producer is None or not OP[producer.op].is_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ostinato.ir.checks import instance
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.precision import POLICIES, PrecisionPolicy, precision_policy
 from ostinato.passes.assign_layout import AssignLayout
 from ostinato.passes.base import Pass
 from ostinato.passes.canonicalize import Canonicalize
@@ -27,7 +28,7 @@ from ostinato.passes.fuse_rope_store import FuseQkvRopeStore, FuseRopeStore
 from ostinato.passes.fuse_swiglu import FuseSwiglu
 from ostinato.passes.gate import Gate
 from ostinato.passes.policy import named_policy
-from ostinato.passes.precision import POLICIES, Precision
+from ostinato.passes.precision import Precision
 from ostinato.passes.select_impl import SelectImpl
 from ostinato.passes.sink_casts import SinkCasts
 from ostinato.passes.unfuse_products import UnfuseProducts
@@ -40,15 +41,18 @@ __all__ = ["PASSES", "PipelineOptions", "describe", "pipeline", "settled_options
 class PipelineOptions:
     """What shapes a lowered graph beside its target.
 
-    `precision`: dtype policy of activations, "f32" or "bf16". `disable`: optional passes to leave out, by name. `choice`: rows and levels by hand. `fold`:
+    `precision`: policy of precision, by its text or as a value (kept as its text, see `ir/precision.py`). `disable`: optional passes to leave out, by name. `choice`: rows and levels by hand. `fold`:
     the pass that computes on constants while compiling, with its limits. `passes`: the user's own, each with the stage that it stands behind.
     """
 
-    precision: str = "f32"
+    precision: str | PrecisionPolicy = "f32"
     disable: frozenset[str] = frozenset()
     choice: RowChoice = field(default_factory=RowChoice)
     fold: FoldConstants = field(default_factory=FoldConstants)
     passes: tuple[tuple[str, Pass], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", str(precision_policy(self.precision)))
 
     def extended(self, levels: Any = None, disable: Any = (), policy: Any = None, passes: Any = ()) -> PipelineOptions:
         """These options with more rows or levels forced (`RowChoice.and_forced`), more passes left out, another policy of numerics (None: the same) and more
@@ -89,7 +93,7 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
     """Every pass, in the order in which they run: the compiler's, which are these, and the user's between them."""
     ours: tuple[Pass, ...] = (
         Canonicalize(),  # one spelling per meaning before any matching
-        Precision(options.precision),  # dtypes are settled before anything is computed or compared by them
+        Precision(str(options.precision)),  # dtypes are settled before anything is computed or compared by them
         options.fold,  # weight-only work leaves the step
         Cse(),  # after normal form, before fusion hides duplicates
         SinkCasts(options.choice),  # before fusion takes the producers of what is cast
@@ -129,4 +133,4 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         **{describe(item): item for item in map(Precision, POLICIES)},
     }
 )
-"""Passes by name, as tests and tools ask for them, and `precision{dtype=...}` for each policy."""
+"""Passes by name, as tests and tools ask for them, and `precision{policy=...}` for each policy."""

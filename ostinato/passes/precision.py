@@ -1,9 +1,10 @@
-"""Decides in which dtype activations are produced. A policy, not an optimisation: it changes numbers.
+"""Decides in which dtype activations are produced (`ir/precision.py` has the policies). It changes numbers, so that it is no optimisation and cannot be left out.
 
-`f32`: every activation is f32, whatever the dtype of the weights that are read. `bf16`: what enters a projection with a bf16 weight is bf16, everything else
-(the residual stream, scores, logits) stays f32. The producer writes bf16 itself where it can (it has a `dtype` attribute and all its readers are such
-projections); where it cannot, an explicit cast stands before the projection. Weights and caches keep the dtypes that the frontend gave them, casts that the
-model itself makes are left alone, and nothing is ever converted without a node or an attribute that says so.
+Without narrowing every activation is f32, whatever the dtype of the weights that are read. Where a policy narrows, what enters a projection of its scope with a
+bf16 weight is bf16: the producer writes bf16 itself where it can (it has a `dtype` attribute and all its readers are such projections); where it cannot, an
+explicit cast stands before the projection. Where a policy keeps results, the projection writes bf16, and what reads it and cannot has a cast in front. Weights
+and caches keep the dtypes that the frontend gave them, casts that the model itself makes are left alone, and nothing is ever converted without a node or an
+attribute that says so.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.errors import OstinatoError
 from ostinato.ir.graph import Attributes, Graph, Node, Value
 from ostinato.ir.ops import OP
+from ostinato.ir.precision import PrecisionPolicy, precision_policy, projection_kind
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.rewrite import Names, infer, rebuilt, with_attr, with_types
 
-__all__ = ["POLICIES", "Precision"]
+__all__ = ["Precision"]
 
-POLICIES = ("f32", "bf16")
+_BIAS = 2
+"""Which operand of a projection its bias is: a result with one stays f32, as biases are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Activations have the dtypes of the policy `dtype`."""
+    """Activations have the dtypes of the policy, which is given by its text."""
 
-    dtype: str = "f32"
+    policy: str = "f32"
 
     name: ClassVar[str] = "precision"
     requires: ClassVar[tuple[str, ...]] = ()
@@ -35,13 +38,13 @@ class Precision:
     optional: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in POLICIES:
-            raise ConfigError(f"unknown precision {self.dtype!r}", hint=f"known: {', '.join(POLICIES)}")
+        object.__setattr__(self, "policy", str(precision_policy(self.policy)))
 
     def apply(self, graph: Graph, target: Target) -> Graph:
         """Raises `DTypeError` when a node cannot take the operands that the policy gives it."""
         del target
-        return _narrow_inputs(graph) if self.dtype == "bf16" else _widen_results(graph)
+        policy = precision_policy(self.policy)
+        return _widen_results(graph) if policy.matrices is DType.F32 else _Narrowing(graph, policy).apply()
 
 
 def _widen_results(graph: Graph) -> Graph:
@@ -56,58 +59,93 @@ def _widen_results(graph: Graph) -> Graph:
     return rebuilt(graph, nodes)
 
 
-def _narrow_inputs(graph: Graph) -> Graph:
-    direct = _read_by_projections_only(graph)
-    types = dict(graph.types)
-    names = Names(graph)
-    casts: dict[str, str] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        source = node.operands[0] if _is_projection(node, types) else None
-        if source is not None and types[source].dtype is DType.F32:
-            if source not in casts:
-                nodes.append(_cast(source, names.unique(f"{source}.bf16"), node, types))
-                casts[source] = nodes[-1].name
-            node = replace(node, operands=(casts[source], *node.operands[1:]))
-        node = _pinned(node, graph, types)
-        nodes.append(_retyped(_narrowed(node, direct, types), graph, types))
-    return rebuilt(graph, nodes)
+class _Narrowing:
+    """A graph node by node under a policy that narrows; `types` are those of the values so far."""
+
+    def __init__(self, graph: Graph, policy: PrecisionPolicy) -> None:
+        self._graph, self._policy = graph, policy
+        self.types = dict(graph.types)
+        self._names = Names(graph)
+        self._casts: dict[tuple[str, DType], str] = {}
+        self._nodes: list[Node] = []
+
+    def apply(self) -> Graph:
+        direct = self._read_by_projections_only()
+        for node in self._graph.nodes:
+            if self._is_projection(node):
+                source = node.operands[0]
+                if source is not None and self.types[source].dtype is DType.F32:
+                    node = replace(node, operands=(self._cast(source, DType.BF16, node), *node.operands[1:]))
+            node = _pinned(node, self._graph, self.types)
+            if self._keeps(node):
+                node = with_attr(node, "dtype", DType.BF16.value)
+            self._nodes.append(self._fitted(_narrowed(node, direct, self.types)))
+        return rebuilt(self._graph, self._nodes)
+
+    def _is_projection(self, node: Node) -> bool:
+        """Whether the node multiplies its first operand by a bf16 weight, in the policy's scope."""
+        specs = OP[node.op].operands
+        if len(specs) < 2 or (specs[0].name, specs[1].name) != ("x", "weight") or node.operands[1] is None:
+            return False
+        return self.types[node.operands[1]].dtype is DType.BF16 and self._policy.narrows(projection_kind(node.name))
+
+    def _keeps(self, node: Node) -> bool:
+        """Whether the node's result stays bf16."""
+        if not self._is_projection(node) or not self._policy.keeps(projection_kind(node.name)):
+            return False
+        biased = len(node.operands) > _BIAS and node.operands[_BIAS] is not None
+        return not biased and node.results[0].type.dtype is DType.F32 and node.name not in self._graph.outputs
+
+    def _read_by_projections_only(self) -> frozenset[str]:
+        """Values that, directly or through views, only enter projections that read bf16."""
+        users = self._graph.users
+        found: set[str] = set()
+        for node in reversed(self._graph.nodes):
+            for value in node.results:
+                readers = users.get(value.name, ())
+                if (
+                    readers
+                    and value.name not in self._graph.outputs
+                    and all(self._takes_bf16(reader, value.name, found) for reader in readers)
+                ):
+                    found.add(value.name)
+        return frozenset(found)
+
+    def _takes_bf16(self, reader: Node, name: str, found: set[str]) -> bool:
+        if reader.operands.count(name) != 1 or reader.operands[0] != name:
+            return False
+        return self._is_projection(reader) or (OP[reader.op].is_view and reader.name in found)
+
+    def _cast(self, source: str, dtype: DType, reader: Node) -> str:
+        """The value in another dtype, by a node in front of the reader that asks first."""
+        if (source, dtype) not in self._casts:
+            name = self._names.unique(f"{source}.{dtype.value}")
+            result = self.types[source].with_dtype(dtype)
+            attrs = Attributes({"dtype": dtype.value})
+            self._nodes.append(Node("cast", (source,), (Value(name, result),), attrs, location=reader.location))
+            self.types[name] = result
+            self._casts[source, dtype] = name
+        return self._casts[source, dtype]
+
+    def _fitted(self, node: Node) -> Node:
+        """The node with its result types; where it takes no mixture of what stayed bf16 and f32, it reads f32."""
+        kept = {name for name in node.operands if name is not None and self._stayed_narrow(name)}
+        try:
+            return _retyped(node, self._graph, self.types)
+        except OstinatoError:
+            if not kept:
+                raise
+        wide = tuple(self._cast(name, DType.F32, node) if name in kept else name for name in node.operands)
+        return _retyped(replace(node, operands=wide), self._graph, self.types)
+
+    def _stayed_narrow(self, name: str) -> bool:
+        before = self._graph.types.get(name)
+        return before is not None and before.dtype is DType.F32 and self.types[name].dtype is DType.BF16
 
 
 def _chooses_dtype(node: Node) -> bool:
     """Whether the result dtype is left to whoever compiles: the attribute has a default. A cast's has none; it is the model's own."""
     return any(spec.name == "dtype" and spec.default is not None for spec in OP[node.op].attrs)
-
-
-def _is_projection(node: Node, types: dict[str, TensorType]) -> bool:
-    """Whether the node multiplies its first operand by a bf16 weight."""
-    specs = OP[node.op].operands
-    if len(specs) < 2 or (specs[0].name, specs[1].name) != ("x", "weight") or node.operands[1] is None:
-        return False
-    return types[node.operands[1]].dtype is DType.BF16
-
-
-def _read_by_projections_only(graph: Graph) -> frozenset[str]:
-    """Values that, directly or through views, only enter projections with a bf16 weight."""
-    types = dict(graph.types)
-    users = graph.users
-    found: set[str] = set()
-    for node in reversed(graph.nodes):
-        for value in node.results:
-            readers = users.get(value.name, ())
-            if (
-                readers
-                and value.name not in graph.outputs
-                and all(_takes_bf16(reader, value.name, types, found) for reader in readers)
-            ):
-                found.add(value.name)
-    return frozenset(found)
-
-
-def _takes_bf16(reader: Node, name: str, types: dict[str, TensorType], found: set[str]) -> bool:
-    if reader.operands.count(name) != 1 or reader.operands[0] != name:
-        return False
-    return _is_projection(reader, types) or (OP[reader.op].is_view and reader.name in found)
 
 
 def _pinned(node: Node, graph: Graph, types: dict[str, TensorType]) -> Node:
@@ -138,12 +176,6 @@ def _narrowed(node: Node, direct: frozenset[str], types: dict[str, TensorType]) 
         new.dtype is value.type.dtype or value.name in direct for new, value in zip(found, node.results, strict=True)
     )
     return candidate if fits else node
-
-
-def _cast(source: str, name: str, reader: Node, types: dict[str, TensorType]) -> Node:
-    result = types[source].with_dtype(DType.BF16)
-    types[name] = result
-    return Node("cast", (source,), (Value(name, result),), Attributes({"dtype": "bf16"}), location=reader.location)
 
 
 def _retyped(node: Node, graph: Graph, types: dict[str, TensorType]) -> Node:

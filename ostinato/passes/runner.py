@@ -110,8 +110,10 @@ def run_passes(
     disable: frozenset[str] = frozenset(),
     texts: bool = False,
     stop_after: str | None = None,
+    users: frozenset[str] = frozenset(),
 ) -> PipelineReport:
-    """Applies `passes` in order, leaving out the optional ones named in `disable`, and those behind `stop_after` where it is given.
+    """Applies `passes` in order, leaving out the optional ones named in `disable`, and those behind `stop_after` where it is given. Those named in `users` are
+    the user's own: they must keep what the graph's caller knows of it.
 
     The first stage, `input`, is the given graph, verified. Raises `ConfigError` for a name that cannot be disabled and for a stage that does not exist,
     `PlanError` for a pass whose requirement no earlier pass established, `VerificationError` naming the pass and the rules that it broke, and whatever a pass
@@ -145,6 +147,8 @@ def run_passes(
             origins.follow(before, graph)
         facts.update(item.ensures)
         stages.append(_stage(graph, target, facts, item.name, before, start, texts))
+        if item.name in users:
+            _check_interface(item.name, before, graph)
     nodes = {node.name: node for node in graph.nodes if node.name in decisions}
     alive = {name: replace(decisions[name], origins=origins.of(node)) for name, node in nodes.items()}
     options = {item.name: describe(item) for item in running}
@@ -215,8 +219,6 @@ def _stage(
         except OstinatoError as error:
             error.message = f"after pass {name}: {error.message}"
             raise
-        if before is not None:
-            _check_interface(name, before, graph)
     text = print_graph(graph) if texts else None
     nodes_before = len(graph.nodes if before is None else before.nodes)
     return Stage(name, time.perf_counter() - start, nodes_before, len(graph.nodes), changed, text)

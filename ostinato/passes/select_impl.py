@@ -1,7 +1,7 @@
 """Gives every node but views its implementation row: the first in order of preference that takes the node as it stands and is known to be right.
 
-Every decision is a value, with the records that it rests on and every rejected row with the reason against it (`ir/decision.py`). A node that no row takes is an
-error that lists all its reasons; the errors of all nodes are reported together. Nothing falls back to another device or level unseen.
+Every decision is a value, with the records that it rests on and every rejected row with the reason against it (`ir/decision.py`). A node that no row takes is
+an error that lists all its reasons; the errors of all nodes are reported together. Nothing falls back to another device or level unseen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Passes of the user's own between the compiler's: what is asked of them, and where they may stand.
 
-A user pass is a `Pass` like ours: a frozen dataclass with `name`, `requires`, `ensures`, `optional` and `apply(graph, target)`. It is given as (stage, pass) and
-runs behind that stage; several behind one stage run in the order given. After it, as after ours, dead nodes go, the verifier runs, and inputs, state and outputs
-must be those that the caller knows. It stands before `select_impl` at the latest: what is selected is decided for the graph as it is then.
+A user pass is a `Pass` like ours: a frozen dataclass with `name`, `requires`, `ensures`, `optional` and `apply(graph, target)`. It is given as (stage, pass),
+and runs behind that stage; several behind one stage run in the order given. After it, as after ours, dead nodes go and the verifier runs; inputs, state and
+outputs must be those that the caller knows. It stands before `select_impl` at the latest: what is selected is decided for the graph as it is then.
 """
 
 from __future__ import annotations

@@ -159,14 +159,13 @@ def serving_row(opdef: OpDef, target: Target, site: CallSite, level: str | None)
     """The first row in order of preference that takes the call as it stands, of the level or name that is forced, if any.
 
     A row that a record says is wrong is passed over; one without a record is taken on trust, since a call validates nothing. The reference serves where it is
-    forced alone. Raises `LayoutError` where some row would take the same operands in another layout, with the call that makes it; `BackendError` where none would;
+    forced, and where an operator has no other row.
+
+    Raises `LayoutError` where some row would take the same operands in another layout, with the call that makes it; `BackendError` where none would;
     `ConfigError` for a row or level that does not exist.
     """
     name = opdef.name
-    if level is None:
-        rows = tuple(row for row in target.ranked(name) if row.level is not Level.REFERENCE)
-    else:
-        rows = target.forced(name, level, name)
+    rows = _unforced(target, name) if level is None else target.forced(name, level, name)
     refusals: list[str] = []
     for row in rows:
         reason = row_refusal(row, site, opdef) or _known_wrong(row, site, target)
@@ -174,6 +173,11 @@ def serving_row(opdef: OpDef, target: Target, site: CallSite, level: str | None)
             return row
         refusals.append(f"{row.identity}: {reason}")
     raise _unserved(opdef, target, site, rows, refusals)
+
+
+def _unforced(target: Target, name: str) -> tuple[Impl, ...]:
+    rows = target.ranked(name)
+    return tuple(row for row in rows if row.level is not Level.REFERENCE) or rows
 
 
 def _known_wrong(row: Impl, site: CallSite, target: Target) -> str | None:

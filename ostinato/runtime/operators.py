@@ -71,7 +71,8 @@ class Operators:
     def __init__(self, devices: OpenedDevices = OPENED, *, ops: Mapping[str, OpDef] = OP) -> None:
         self._devices = devices
         self._ops = ops
-        self._labels = {op.name: tuple(f"{op.name}.{spec.name}" for spec in op.operands) for op in ops.values()}
+        # operators that were called stay, so that no other one ever has the id of one
+        self._called: dict[int, tuple[OpDef, tuple[str, ...]]] = {}
         self._served: dict[str, _Served] = {}
 
     def forget(self, memory: str) -> None:
@@ -108,7 +109,7 @@ class Operators:
         order = stream if isinstance(stream, Stream) else None
         memory = [
             None if value is None else memory_for(value, label, order)
-            for value, label in zip(given, self._labels[name], strict=True)
+            for value, label in zip(given, self._labels(opdef), strict=True)
         ]
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         if not opdef.is_view:
@@ -217,6 +218,13 @@ class Operators:
             raise InputError(f"there is no operator {shown(name)}", hint=f"of like name: {', '.join(alike) or 'none'}")
         return found
 
+    def _labels(self, opdef: OpDef) -> tuple[str, ...]:
+        """What errors call the operands."""
+        found = self._called.get(id(opdef))
+        if found is None:
+            found = self._called[id(opdef)] = opdef, tuple(f"{opdef.name}.{spec.name}" for spec in opdef.operands)
+        return found[1]
+
     def _serve(self, memory: str) -> _Served:
         device, found = self._devices.get(memory), self._served.get(memory)
         if found is None or found.device is not device:
@@ -228,7 +236,7 @@ class Operators:
         given, attrs = _arguments(opdef, operands, named)
         memory = [
             None if value is None or isinstance(value, TensorType) else memory_for(value, label, None)
-            for value, label in zip(given, self._labels[opdef.name], strict=True)
+            for value, label in zip(given, self._labels(opdef), strict=True)
         ]
         forms = [
             form_of_type(value) if isinstance(value, TensorType) else None if found is None else found.form
@@ -240,7 +248,7 @@ class Operators:
 
 def _prepare(served: _Served, opdef: OpDef, forms: Forms, attrs: Mapping[str, Any], level: str | None) -> _Ready:
     # attributes by their type and text, which tell 1, True, 1.0 and -0.0 from each other and are always hashable
-    key = (opdef.name, level, forms, *[(name, type(value), shown(value)) for name, value in attrs.items()])
+    key = (id(opdef), level, forms, *[(name, type(value), shown(value)) for name, value in attrs.items()])
     ready = served.ready.get(key)
     if ready is None:
         count = len(opdef.operands)

@@ -80,7 +80,7 @@ CaptureOption = Annotated[
         help="Capture only steps of nodes that are so named, like layers.0 or ffn; may be given several times.",
     ),
 ]
-PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32 or bf16.")]
+PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up].")]
 ThreadsOption = Annotated[
     int, typer.Option("--threads", min=0, help="Threads of the CPU; 0: one for each physical core.")
 ]

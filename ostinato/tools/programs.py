@@ -126,9 +126,9 @@ def plan_buckets(
 
 
 def precision_of(program: Program) -> str:
-    """ "f32" or "bf16": the policy for activations, the same in every entry."""
+    """The policy of precision by its text, the same in every entry."""
     options = next(iter(program.plan.entries.values())).options
-    return options[Precision.name].removeprefix(f"{Precision.name}{{dtype=").removesuffix("}")
+    return options[Precision.name].removeprefix(f"{Precision.name}{{policy=").removesuffix("}")
 
 
 def device_of(executable: Executable) -> str:

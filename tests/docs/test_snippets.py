@@ -61,7 +61,7 @@ def test_snippets_run(
     namespace: dict[str, object] = {"__name__": f"snippets_{page.stem}"}
     for line, source in blocks(page, card="```python card" in page.read_text(encoding="utf-8") and has_card()):
         if has_encoder or "minilm" not in source:
-            code = compile("\n" * (line - 1) + source, str(page), "exec")
+            code = compile("\n" * (line - 1) + source, str(page), "exec", dont_inherit=True)
             exec(code, namespace)
     printed = capsys.readouterr().out.splitlines()
     shown = [line for block in OUTPUT.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]

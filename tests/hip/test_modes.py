@@ -12,7 +12,7 @@ import ostinato as ost
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.kernel_source import STATUS_BYTES
-from ostinato.ir.step import Region
+from ostinato.ir.step import Region, StepKind
 from ostinato.ir.types import Array, DType
 from ostinato.runtime.captured import CapturedRunner
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf
@@ -98,6 +98,16 @@ def test_ranges_are_captured_by_name(llama: ost.Model, gpu: HipDevice) -> None:
         reports = partly.captures(entry)
         assert sum(report.graph_nodes for report in reports) == sum(wanted)
         assert all(report.dependencies == report.graph_nodes - 1 for report in reports)
+
+
+def test_kernels_behind_kernels_start_early(llama: ost.Model, gpu: HipDevice) -> None:
+    """As the plan says, in the graph that was read back; that the bits are those of eager, where nothing starts early, others look at."""
+    whole = compiled(llama, gpu, "captured")
+    for name, entry in whole.entries.items():
+        early = [step.launch is not None and step.launch.early for step in entry.steps]
+        behind = [step.kind is StepKind.LAUNCH for step in entry.steps]
+        (report,) = whole.captures(name)
+        assert report.early == sum(a and b for a, b in zip(early[1:], behind, strict=False)) > 0
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,35 @@ def test_a_reshape_of_strided_memory_is_refused() -> None:
     with pytest.raises(LayoutError, match="contiguous"):
         view([kind], {"shape": (24,)}, (1, 4))
     with pytest.raises(LayoutError, match="contiguous"):
-        view([kind], {"shape": (2, 2, 6)}, (12, 1))
+        view([kind], {"shape": (2, 12)}, (12, 1))
     # the stride of an extent of one says nothing
     assert view([TensorType((1, 6), DType.F32)], {"shape": (6,)}, (99, 1)).strides == (1,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "wanted", "expected"),
+    [
+        ((4, 6), (12, 1), (2, 2, 6), (24, 12, 1)),
+        ((4, 6), (12, 1), (4, 3, 2), (12, 2, 1)),
+        ((5, 896), (1152, 1), (5, 14, 64), (1152, 64, 1)),
+        ((5, 3, 8), (64, 8, 1), (5, 24), (64, 1)),
+        ((4, 6), (1, 4), (2, 2, 6), (2, 1, 4)),
+        ((1, 6), (99, 2), (3, 1, 2), (4, 4, 2)),
+        ((1, 1), (7, 9), (1,), (1,)),
+    ],
+)
+def test_a_reshape_of_strided_memory_is_a_view_where_strides_describe_it(
+    shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    view = OP["reshape"].view
+    assert view is not None
+    assert view([TensorType(shape, DType.F32)], {"shape": wanted}, strides).strides == expected
+    memory = np.arange(sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1)
+    given, found = (
+        np.lib.stride_tricks.as_strided(memory, extents, [8 * step for step in steps])
+        for extents, steps in ((shape, strides), (wanted, expected))
+    )
+    np.testing.assert_array_equal(found, given.reshape(wanted))
 
 
 def test_a_layout_is_part_of_a_view() -> None:

@@ -132,9 +132,9 @@ def test_v20_two_bounds_of_one_dimension() -> None:
 def test_symbolic_graphs_are_judged_as_far_as_they_go() -> None:
     graph = parse_graph(
         """graph @g(dims T in [1, 8]) {
-  input %x: f32[T:T,C:4]
-  %t: f32[C:4,T:T] = transpose(%x) {order=[1, 0]}
-  %r: f32[C:4,T:T,1] = reshape(%t) {shape=[0, 0, 1]}
+  input %x: f32[T:T,E:2,C:4]
+  %t: f32[C:4,E:2,T:T] = transpose(%x) {order=[2, 1, 0]}
+  %r: f32[8,T] = reshape(%t) {shape=[8, -1]}
   return %r
 }"""
     )

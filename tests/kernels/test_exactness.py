@@ -69,7 +69,7 @@ ROW_RANK: Mapping[str, int] = {
     **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax"), 3),
 }
 """Rank of the first of these operands from which on axis 0 is of rows; 2 for others: a vector is one row, as are a head and a matrix for some."""
-UNITS = sorted({_native.isa_available()[0], _native.isa_available()[-1]})
+UNITS = list(_native.isa_available())
 KERNEL_ROWS = [row for row in ROWS if row.level is not Level.REFERENCE]
 HIP_KERNEL_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.LAUNCH]
 MOST_CALLS = 40
@@ -111,11 +111,14 @@ def sequences(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
         if whole is None:
             continue
         arrays = arrays_of(OP[row.op], sample, rng)
-        _, _, _, _, start, length = arrays
+        _, _, _, owner, start, length = arrays
+        assert owner is not None
         assert start is not None
         assert length is not None
         parts = []
-        for first, count in zip(start.tolist(), length.tolist(), strict=True):
+        for number, (first, count) in enumerate(zip(start.tolist(), length.tolist(), strict=True)):
+            if not 0 < count == (owner[first : first + count] == number).sum():
+                continue
             places = [np.zeros(count, np.int32), np.zeros(1, np.int32), np.array([count], np.int32)]
             taken = [*(a[first : first + count] for a in arrays[:3] if a is not None), *places]
             part = Sample(
@@ -126,7 +129,7 @@ def sequences(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
                 ),
                 sample.attrs,
             )
-            call = next(calls(row, part), None) if count else None
+            call = next(calls(row, part), None)
             if call is not None:
                 parts.append((call, [*taken], tuple(range(first, first + count))))
         if len(parts) > 1:

@@ -119,7 +119,7 @@ def test_the_report_tells_stages_decisions_and_differences() -> None:
     assert (fusion.nodes_before - fusion.nodes_after, fusion.changed) == (2, True)
     assert "+  %hidden" not in report.diff("fuse_add_norm")
     assert "add_rms_norm" in report.diff("fuse_add_norm")
-    assert report.options["precision"] == "precision{dtype=f32}"
+    assert report.options["precision"] == "precision{policy=f32}"
     assert "fuse_swiglu" not in report.options
     worked = {node.name for node in report.graph.nodes if node.impl is not None}
     assert set(report.decisions) == worked
@@ -129,4 +129,4 @@ def test_the_report_tells_stages_decisions_and_differences() -> None:
 
 
 def test_passes_are_known_by_name() -> None:
-    assert set(PASSES) >= {item.name for item in pipeline()} | {"dead_code", "precision{dtype=bf16}"}
+    assert set(PASSES) >= {item.name for item in pipeline()} | {"dead_code", "precision{policy=bf16}"}

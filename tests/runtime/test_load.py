@@ -16,6 +16,7 @@ from ostinato.ir.step import Region
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.weights import WeightPart
+from ostinato.passes.pipeline import PipelineOptions
 from ostinato.passes.runner import run_pipeline
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
@@ -134,10 +135,53 @@ def test_an_unknown_transform_is_refused(rng: np.random.Generator) -> None:
     source = OneMatrix(matrix(rng))
     made = program(source)
     (slot,) = made.plan.weights
-    parts = tuple(replace(part, transform="transpose") for part in slot.parts)
+    parts = tuple(replace(part, transform="mirror") for part in slot.parts)
     plan = made.plan.model_copy(update={"weights": (replace(slot, parts=parts),)})
-    with pytest.raises(WeightsError, match="w: the plan loads it with transform 'transpose'"):
+    with pytest.raises(WeightsError, match="w: the plan loads it with transform 'mirror'"):
         load_shared(HostDevice(threads=1), plan, source)
+
+
+# weights that the load program makes of others
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("mode", ["reference", "eager", "planned"])
+def test_a_transposed_matrix_and_rows_of_it_are_made_while_loading(
+    mode: str, dtype: DType, rng: np.random.Generator
+) -> None:
+    """x times the stored matrix as it lies, and times two columns of it; the graph transposes, the step does not."""
+    source = OneMatrix(matrix(rng))
+    target = host_target()
+    builder = GraphBuilder("main")
+    x = builder.input("x", TensorType((2, ROWS), DType.F32))
+    w = builder.weight("w", TensorType((ROWS, COLUMNS), dtype), (WeightPart("w", 0, ROWS),))
+    turned = builder.apply("transpose", (w,), {"order": (1, 0)})
+    rows = builder.apply("slice", (turned,), {"axis": 0, "start": 1, "stop": 3, "step": 1})
+    both = builder.apply("concat", (rows, turned), {"axis": 0})
+    outputs = [builder.apply("linear", (x, weight), name=f"y{i}") for i, weight in enumerate((turned, rows, both))]
+    graph = run_pipeline(builder.finish(outputs), target, PipelineOptions(disable=frozenset({"fuse_qkv"}))).graph
+    assert {node.op for node in graph.nodes} == {"linear"}
+    plan = build_program({"main": (graph, plan_entry(graph, target, name="main"))})
+    check_program(plan, {"main": graph}, target)
+    values = rng.standard_normal((2, ROWS), np.float32)
+    found = load(Program(plan, {"main": graph}, target, source), mode).run(None, {"x": values})
+    stored = source.stored.astype(dtype.numpy).astype(np.float32)
+    expected = values @ stored
+    for name, wanted in zip(
+        ("y0", "y1", "y2"), (expected, expected[:, 1:3], np.hstack([expected[:, 1:3], expected])), strict=True
+    ):
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_transposed_while_loading_is_refused(rng: np.random.Generator) -> None:
+    parts = (WeightPart("w", 0, COLUMNS, "transpose"),)
+    for source in (OneMatrix(matrix(rng), np.arange(ROWS)), OneMatrix(matrix(rng), added=1.0)):
+        with pytest.raises(WeightsError, match="w: expected a matrix of floats without a transform, found f32"):
+            logical_weight(DType.F32, parts, source)
+    part_of_it = (WeightPart("w", 0, COLUMNS - 1, "transpose"),)
+    np.testing.assert_array_equal(
+        logical_weight(DType.F32, part_of_it, OneMatrix(stored := matrix(rng))), stored.T[: COLUMNS - 1]
+    )
 
 
 # devices

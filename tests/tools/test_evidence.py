@@ -69,11 +69,12 @@ def validation(**changes: Any) -> ValidationRecord:
 
 GOOD = timing()
 STALE = timing("two", environment=HERE.model_copy(update={"kernel_hash": "older"}))
-FAILED = timing(
+REJECTED = timing(
     "three", candidate=RunFigures(name=POLICY), ratio=None, outputs="outside tolerance", passed=False, reason="off"
 )
+FAILED = validation(passed=False, reason="off")
 ELSEWHERE = timing("four", environment=HERE.model_copy(update={"architecture": "sm_90", "device": "A card"}))
-ALL = (GOOD, STALE, FAILED, ELSEWHERE)
+ALL = (GOOD, STALE, REJECTED, FAILED, ELSEWHERE)
 
 
 def test_records_are_listed_with_where_they_stand(ostinato: Run, ledger: Ledger) -> None:
@@ -83,14 +84,20 @@ def test_records_are_listed_with_where_they_stand(ostinato: Run, ledger: Ledger)
     assert isinstance(report, EvidenceListReport)
     assert result.code == 0
     states = {line.id: line.state for line in report.records if line.origin == "yours"}
-    assert states == {GOOD.id: "current", STALE.id: "stale", FAILED.id: "failed", ELSEWHERE.id: "elsewhere"}
-    assert report.total == report.current + report.failed + report.stale + report.elsewhere >= 4
+    assert states == {
+        GOOD.id: "current",
+        STALE.id: "stale",
+        REJECTED.id: "rejected",
+        FAILED.id: "failed",
+        ELSEWHERE.id: "elsewhere",
+    }
+    assert report.total == report.current + report.failed + report.rejected + report.stale + report.elsewhere >= 5
     text = ostinato("evidence", "ls").out
     assert "kernel_hash older, here" in text
     assert "1.050x" in text
     found = ostinato("evidence", "ls", "three", "--json").report()
     assert isinstance(found, EvidenceListReport)
-    assert [line.id for line in found.records] == [FAILED.id]
+    assert [line.id for line in found.records] == [REJECTED.id]
 
 
 def test_an_empty_ledger_is_no_error(ostinato: Run, ledger: Ledger) -> None:
@@ -146,14 +153,14 @@ def test_prune_says_before_it_does(ostinato: Run, ledger: Ledger) -> None:
     damaged = ledger.path.read_bytes()
     dry = ostinato("evidence", "prune", "--json").report()
     assert isinstance(dry, EvidencePruneReport)
-    assert (dry.dry, dry.kept) == (True, 2)
+    assert (dry.dry, dry.kept) == (True, 3)
     assert {line.id for line in dry.removed} == {STALE.id, FAILED.id}
-    assert [number for number, _ in dry.damaged] == [5, 6]
+    assert [number for number, _ in dry.damaged] == [6, 7]
     assert ledger.path.read_bytes() == damaged, "a dry run changes nothing"
     text = ostinato("evidence", "prune", "--yes").out
-    for told in (STALE.id, FAILED.id, "line 5 is no record", "line 6 is no record", "4 taken out, 2 records left"):
+    for told in (STALE.id, FAILED.id, "line 6 is no record", "line 7 is no record", "4 taken out, 3 records left"):
         assert told in text
-    assert {record.id for record in ledger.records()} == {GOOD.id, ELSEWHERE.id}
+    assert {record.id for record in ledger.records()} == {GOOD.id, REJECTED.id, ELSEWHERE.id}
     assert set(ledger.path.read_bytes().splitlines()) < set(before.splitlines()), "what is left is as it was"
 
 
@@ -179,18 +186,18 @@ def test_what_is_exported_can_be_read_elsewhere(ostinato: Run, ledger: Ledger, t
     file = tmp_path / "folder" / "set.jsonl"
     report = ostinato("evidence", "export", str(file), "--json").report()
     assert isinstance(report, EvidenceExportReport)
-    assert report.records == 3
+    assert report.records == 4
     assert dict(report.left_out) == {
         STALE.id: f"stale: kernel_hash older, here {HERE.kernel_hash}",
         told.id: "its text names a place of this machine",
     }
-    assert {record.id for record in read_file(file)} == {GOOD.id, FAILED.id, ELSEWHERE.id}
+    assert {record.id for record in read_file(file)} == {GOOD.id, REJECTED.id, FAILED.id, ELSEWHERE.id}
     assert str(tmp_path) not in file.read_text()
     Ledger().prune(lambda record: False)
     listed = ostinato("evidence", "ls", "--from", str(file), "--json").report()
     assert isinstance(listed, EvidenceListReport)
     assert {line.origin for line in listed.records} == {"file"}
-    assert len(listed.records) == 3
+    assert len(listed.records) == 4
     assert ostinato("evidence", "ls", "--from", str(tmp_path / "none")).code == 2
     only = ostinato("evidence", "export", str(file), "--only", "sm_90", "--json").report()
     assert isinstance(only, EvidenceExportReport)

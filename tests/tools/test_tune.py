@@ -17,7 +17,7 @@ import pytest
 
 from ostinato.backend_hip.evidence.gates import BASELINE
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger
-from ostinato.backend_hip.evidence.records import Environment, TimingRecord
+from ostinato.backend_hip.evidence.records import Environment, RunFigures, TimingRecord
 from ostinato.backend_hip.target import named_target
 from ostinato.compiler import open_device, open_model
 from ostinato.ir.errors import ConfigError, PlanError
@@ -25,12 +25,16 @@ from ostinato.ir.evidence import Finding, Verdict
 from ostinato.ir.selection_policy import Gated, SelectionPolicy
 from ostinato.ir.target import CallSite, Impl, Level, Target
 from ostinato.ir.types import Array
+from ostinato.passes.pipeline import pipeline
+from ostinato.passes.policy import BALANCED, FAST, STRICT, Policy
+from ostinato.passes.runner import omitted
 from ostinato.runtime.device import Device
 from ostinato.tools.evidence.candidates import PLAIN, Candidate, Options, candidates_for, lowered_with
 from ostinato.tools.evidence.judge import baseline_problem, judge_outputs
 from ostinato.tools.evidence.measure import Setting
 from ostinato.tools.evidence.processes import fresh
 from ostinato.tools.evidence.report import TuneReport
+from ostinato.tools.evidence.shelf import environment_of
 from ostinato.tools.evidence.trial import Request, Result, run_trial
 from ostinato.tools.evidence.tune import tune
 from ostinato.tools.evidence.workloads import Workload, entries_of, parse_workloads
@@ -394,3 +398,35 @@ def test_a_process_that_says_nothing_is_a_result() -> None:
     found = fresh(Request(model="no-such-model", device="cpu", threads=1, precision="auto", workloads="d1"))
     assert found.error.startswith("[weights]")
     assert json.loads(found.model_dump_json())["runs"] == []
+
+
+def test_what_passed_its_gate_is_what_balanced_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    device = open_device("cpu", 1)
+    environment, row = environment_of(device), "linear@host_all_rows"
+    policy = SelectionPolicy("few_rows", row, 0, 1)
+
+    def gained(subject: str, name: str, environment: Environment = environment) -> TimingRecord:
+        return TimingRecord.made(
+            environment=environment, scope="model", subject=subject, workload="d1 f32", ratio=1.1, outputs="equal", passed=True,
+            candidate=RunFigures(name=name, seconds=(1.0,) * 3), baseline=RunFigures(name=BASELINE, seconds=(1.1,) * 3),
+        )  # fmt: skip
+
+    def held(policy: Policy) -> set[str]:
+        return set(omitted(pipeline(), device.target, policy))
+
+    names = ("fuse_swiglu=off", "no_such_pass=off", policy.identity, "few_rows:linear@no_such_row[0..1]")
+    stale = environment.model_copy(update={"kernel_hash": "older"})
+    Ledger().add([gained(subject, name, stale) for subject in ("one", "two") for name in names])
+    assert (device.target.omissions, device.target.preferences) == ((), ()), "a stale record is never used"
+    Ledger().add([gained("one", name) for name in names])
+    assert device.target.preferences == (policy,)
+    assert (held(BALANCED), held(FAST), held(STRICT)) == (set(), {"fuse_swiglu"}, set()), (
+        "one model is not enough for a default"
+    )
+    Ledger().add([gained("two", name) for name in names])
+    target = device.target
+    assert (held(BALANCED), held(FAST), held(STRICT)) == ({"fuse_swiglu"}, {"fuse_swiglu"}, set())
+    assert target.evidence is not None
+    assert target.evidence.gate(policy).finding is Finding.VALIDATED
+    assert len(target.evidence.gate(policy).evidence) == 2

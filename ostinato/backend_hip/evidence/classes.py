@@ -74,10 +74,12 @@ def _calls(row: Impl, sample: Sample, like: CallSite) -> Iterator[ClassCall]:
 
 
 def _ways(row: Impl, site: CallSite) -> Iterator[Call]:
-    """The call as it stands, and with each result in place that may be."""
+    """The call as it stands, and with each result in place of an operand, where this is there, that may be."""
     yield Call(row, site)
+    present = {spec.name for index, spec in enumerate(OP[row.op].operands) if site.has(index)}
     for pair in row.in_place:
-        yield Call(row, site, in_place=(pair,))
+        if pair[1] in present:
+            yield Call(row, site, in_place=(pair,))
 
 
 def _sites(op: OpDef, sample: Sample, like: CallSite) -> Iterator[CallSite]:

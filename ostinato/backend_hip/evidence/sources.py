@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from ostinato.backend_hip import _native
-from ostinato.backend_hip.kernel_source import KernelName, expanded, kernel_files
+from ostinato.backend_hip.kernel_source import KernelName, expanded, has_kernel_file, kernel_files
 from ostinato.ir.errors import BackendError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
@@ -86,7 +86,7 @@ def _family_hashes() -> Mapping[str, str]:
 
 @functools.cache
 def _file_hash(file: str) -> str:
-    if file not in kernel_files():
+    if not has_kernel_file(file):
         return ""
     bare = _COMMENT.sub(lambda found: found[1] or " ", expanded(f"{file}.hip"))
     lines = (line.strip() for line in bare.splitlines() if not line.startswith("#line"))

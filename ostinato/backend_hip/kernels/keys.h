@@ -40,7 +40,8 @@ DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* b
 DEVICE bool blocks_missing(const i32* table, i64 start, i64 end, i64 blocks, i64 block_size) {
     bool bad = false;
     if (start < end) {
-        for (i64 b = start / block_size + thread_index(); b * block_size < end; b += thread_count()) {
+        const u32 size = static_cast<u32>(block_size), last = static_cast<u32>(end - 1) / size;
+        for (u32 b = static_cast<u32>(start) / size + thread_index(); b <= last; b += thread_count()) {
             bad = bad || table[b] < 0 || table[b] >= blocks;
         }
     }

@@ -1,4 +1,4 @@
-"""The operator table: every operator there is, by family.
+"""The operator table: every operator there is, by family, and those that a user adds to it for a while (`ostinato/extending.py`).
 
 An operator is one `OpDef` in its family's file, which lists it; its implementations are rows of a backend; nothing else names it. Compose before adding.
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
@@ -13,9 +13,11 @@ Families, a file each: projections by weights (`linear`) and products of activat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops.activation import ACTIVATION_OPS
 from ostinato.ir.ops.advance import ADVANCE_OPS
@@ -39,7 +41,7 @@ from ostinato.ir.ops.select import SELECT_OPS
 from ostinato.ir.ops.softmax import SOFTMAX_OPS
 from ostinato.ir.ops.view import VIEW_OPS
 
-__all__ = ["OP", "OPS"]
+__all__ = ["OP", "OPS", "add_operators", "added_operators", "remove_operators"]
 
 OPS: tuple[OpDef, ...] = (
     *EMBED_OPS,
@@ -66,5 +68,32 @@ OPS: tuple[OpDef, ...] = (
 )
 """All operators, in the order of the generated documentation."""
 
-OP: Mapping[str, OpDef] = MappingProxyType({op.name: op for op in OPS})
-"""The same, by name."""
+_TABLE = {op.name: op for op in OPS}
+_OURS = frozenset(_TABLE)
+
+OP: Mapping[str, OpDef] = MappingProxyType(_TABLE)
+"""The same by name, and those that were added."""
+
+
+def add_operators(ops: Iterable[OpDef]) -> None:
+    """Adds operators to the table of this process, all or none. Raises `ConfigError` for a name that is taken, and for one that is no word."""
+    added = tuple(ops)
+    names = [op.name for op in added]
+    for name in names:
+        if name in _TABLE or names.count(name) > 1:
+            raise ConfigError(f"there is an operator {name} already", hint="give yours another name")
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise ConfigError(f"an operator is called {name!r}", hint="a name has small letters, digits and underscores")
+    _TABLE.update(zip(names, added, strict=True))
+
+
+def remove_operators(ops: Iterable[OpDef]) -> None:
+    """Takes out operators that were added."""
+    for op in ops:
+        if op.name not in _OURS and _TABLE.get(op.name) is op:
+            del _TABLE[op.name]
+
+
+def added_operators() -> tuple[OpDef, ...]:
+    """The operators that were added, in order."""
+    return tuple(op for name, op in _TABLE.items() if name not in _OURS)

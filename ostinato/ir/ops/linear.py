@@ -214,11 +214,11 @@ def _samples_fused() -> Iterator[Sample]:
             yield valid(normal((m, k)), normal((40, k), weight), normal((40,)), None, normal((k,)), eps=1e-6)
     for half in (DType.BF16, DType.F16):
         for m in (1, 3, 33):
-            x, weight, gain = normal((m, 96), half), normal((70, 96), half), normal((96,))
-            yield valid(x, weight, None, normal((m, 70), half))
-            yield valid(x, weight, normal((70,)), normal((m, 70)), dtype="f32")
-            yield valid(x, weight, None, None, gain, eps=1e-6)
-            yield valid(x, weight, None, normal((m, 70), half), gain, eps=1e-6)
+            pair, gain = (normal((m, 96), half), normal((70, 96), half)), normal((96,))
+            yield valid(*pair, None, normal((m, 70), half))
+            yield valid(*pair, normal((70,)), normal((m, 70)), dtype="f32")
+            yield valid(*pair, None, None, gain, eps=1e-6)
+            yield valid(*pair, None, normal((m, 70), half), gain, eps=1e-6)
     for m, k in ((1, 33), (7, 100), (40, 64)):
         yield valid(normal((m, k)), normal((34, k)), None, None, normal((k,)), eps=1e-5)
         yield valid(normal((m, k)), normal((34, k), DType.BF16), normal((34,)), normal((m, 34)), normal((k,)), eps=1e-5)

@@ -1,13 +1,14 @@
 """Views: reshape, transpose and slice move no bytes. Result 0 shares its operand's storage, at the offset and strides that the view rule gives.
 
-A reshape needs an operand in its natural order and an equal number of elements; a strided one goes through `contiguous` first, which is a counted copy. Block
-dtypes and packed weights have no views: their load program picks rows.
+A reshape has as many elements as its operand. It is a view where strides describe it, as of columns of a product as heads; elsewhere the operand goes through
+`contiguous` first, which is a counted copy. Block dtypes and packed weights have no views: their load program picks rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -40,8 +41,6 @@ def _source(operands: OperandTypes) -> TensorType:
 
 def _infer_reshape(site: Site) -> tuple[TensorType, ...]:
     x, wanted = site.operand(0), site.integers("shape")
-    if not x.is_natural:
-        fail(LayoutError, site.op, f"x in its natural layout {x.natural_layout}", str(x), "make it contiguous first")
     names = site.text("axes")
     if names and len(names) != len(wanted):
         fail(
@@ -135,18 +134,60 @@ def _uneven(site: Site, x: TensorType, shape: Sequence[Extent]) -> NoReturn:
 def _view_reshape(operands: OperandTypes, attrs: Mapping[str, Attr], strides: Strides | None = None, /) -> View:
     x = _source(operands)
     (result,) = RESHAPE.infer(operands, attrs)
-    natural = x.strides
-    given = natural if strides is None else strides
-    moved = any(extent > 1 and a != b for extent, a, b in zip(x.static_shape, given, natural, strict=True))
-    if moved and x.elements:
+    if not x.elements:
+        return View(0, result.strides)
+    given = x.strides if strides is None else strides
+    found = _regrouped(x.static_shape, given, result.static_shape)
+    if found is None:
         fail(
             LayoutError,
             "reshape",
-            f"contiguous x with strides {list(natural)}",
+            "x whose joined dimensions lie one after another",
             f"strides {list(given)}",
             "make it contiguous first",
         )
-    return View(0, result.strides)
+    return View(0, found)
+
+
+def _regrouped(shape: tuple[int, ...], strides: Strides, wanted: tuple[int, ...]) -> Strides | None:
+    """Strides of the same elements in another shape of as many; None where there are none.
+
+    Both shapes are cut into the smallest groups of dimensions with equal products: the old ones of a group must lie without gaps, the new ones then do.
+    """
+    old = [(extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1]
+    found: list[int] = []
+    place, new = 0, 0
+    while new < len(wanted):
+        first, product, size = new, wanted[new], 1
+        new += 1
+        group: list[tuple[int, int]] = []
+        while product != size:
+            if product < size:
+                product *= wanted[new]
+                new += 1
+            else:
+                group.append(old[place])
+                size *= old[place][0]
+                place += 1
+        if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(group)):
+            return None
+        step = group[-1][1] if group else 0
+        made: list[int] = []
+        for extent in reversed(wanted[first:new]):
+            made.append(step)
+            step *= extent
+        found += reversed(made)
+    return _with_units(wanted, found)
+
+
+def _with_units(shape: tuple[int, ...], strides: Sequence[int]) -> Strides:
+    """The strides with those of extents of 1, which say nothing, as if the dimensions behind them lay without gaps."""
+    found: list[int] = []
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        found.append(step if extent == 1 else stride)
+        step = extent * found[-1]
+    return tuple(reversed(found))
 
 
 def _reference_reshape(call: Arrays) -> tuple[Array, ...]:

@@ -100,7 +100,7 @@ def prune_command(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Take records that are stale or failed, and lines that are no records, out of the ledger. What is left to another device stays.
+    """Take stale records, failed validations and lines that are no records out of the ledger. Rejected candidates and what is of other devices stay.
 
     Example: ostinato evidence prune --yes
     """

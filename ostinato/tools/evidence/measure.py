@@ -82,6 +82,7 @@ class Measurement:
         self.threads = 0 if device.captures else device.threads
         self.plain = lowered_with(PLAIN, self._entries, self._device.target, self.precision)
         self._truth: tuple[Logits, Logits] | None = None
+        self._checked = Result()
         self.recorded = 0
 
     def candidate(self, candidate: Candidate, told: Told) -> CandidateReport:
@@ -142,7 +143,7 @@ class Measurement:
                     raise PlanError(
                         f"the baseline is wrong, nothing was timed: {problem}", node=str(workload), hint=hint
                     )
-            self._truth = oracle, baseline
+            self._truth, self._checked = (oracle, baseline), found
         return self._truth
 
     def _timed(self, candidate: Candidate, checked: Result, told: Told) -> _Pairs:
@@ -160,9 +161,10 @@ class Measurement:
             if mine.error or theirs.error:
                 pairs.ended = mine.error or f"the baseline's process failed: {theirs.error}"
                 return pairs
-            if [run.digest for run in mine.runs] != [run.digest for run in checked.runs]:
-                pairs.ended = "its outputs are not the same in every process"
-                return pairs
+            for whose, result, first in (("its", mine, checked), ("the baseline's", theirs, self._checked)):
+                if [run.digest for run in result.runs] != [run.digest for run in first.runs]:
+                    pairs.ended = f"{whose} outputs are not the same in every process"
+                    return pairs
             pairs.mine.append(mine)
             pairs.theirs.append(theirs)
         return pairs
@@ -181,7 +183,7 @@ class Measurement:
         return self._made(workload, candidate=mine, baseline=theirs, ratio=ratio, outputs=outputs, reason=reason)
 
     def _made(self, workload: Workload, **fields: Any) -> TimingRecord:
-        place = f", {self.threads} threads" if self.threads else ""
+        place = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
         common = {
             "environment": self._environment,
             "scope": "model",

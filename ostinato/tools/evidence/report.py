@@ -24,14 +24,15 @@ __all__ = [
     "TuneReport",
 ]
 
-State = Literal["current", "failed", "stale", "elsewhere"]
+State = Literal["current", "failed", "rejected", "stale", "elsewhere"]
 Outcome = Literal["measured", "refused", "no change", "interrupted"]
 Origin = Literal["shipped", "yours", "file"]
 
 
 class RecordLine(Report):
-    """A record in a list. `state`: current (holds here), failed (holds here and says no), stale (of this architecture, but of another environment), elsewhere
-    (of another architecture). `why` says what differs or went wrong; `figure` is the error as a part of its bound, or the ratio of times, null without one."""
+    """A record in a list. `state`: current (holds here), failed (a validation that holds here and says no), rejected (a candidate that was measured or refused
+    here and not taken), stale (of this architecture, but of another environment), elsewhere (of another architecture). `why` says what differs or went wrong;
+    `figure` is the error as a part of its bound, or the ratio of times, null without one."""
 
     id: str
     kind: Literal["validation", "timing"]
@@ -53,6 +54,7 @@ class EvidenceListReport(Report):
     total: int
     current: int
     failed: int
+    rejected: int
     stale: int
     elsewhere: int
 

@@ -88,6 +88,7 @@ class Shelf:
             total=len(lines),
             current=counts["current"],
             failed=counts["failed"],
+            rejected=counts["rejected"],
             stale=counts["stale"],
             elsewhere=counts["elsewhere"],
         )
@@ -108,7 +109,8 @@ class Shelf:
         return EvidenceShowReport(line=self.line(record, origin), record=record, gate=gate)
 
     def pruned(self, ledger: Ledger, lines: Lines, *, dry: bool) -> EvidencePruneReport:
-        """Takes what is stale or failed out of a ledger, and lines that are none, or says that it would. What was added since stays."""
+        """Takes what is stale, failed validations and lines that are no records out of a ledger, or says that it would. What was added since stays, and so do
+        rejected candidates: without them a gate would forget what speaks against a policy."""
         removed = [line for line in (self.line(*each) for each in self.records) if line.state in ("stale", "failed")]
         damaged, names = lines.damaged, {line.id for line in removed}
         if not dry:
@@ -142,7 +144,9 @@ class Shelf:
             return "elsewhere", f"of {record.environment.device}"
         if why := _stale(record, environment):
             return "stale", why
-        return ("current", "") if record.passed else ("failed", record.reason)
+        if record.passed:
+            return "current", ""
+        return "rejected" if record.kind == "timing" else "failed", record.reason
 
 
 def _stale(record: Record, environment: Environment) -> str:

@@ -27,6 +27,7 @@ def show_list(report: EvidenceListReport, console: Console) -> None:
     states = (
         ("hold here", report.current),
         ("failed", report.failed),
+        ("rejected candidates", report.rejected),
         ("stale", report.stale),
         ("of other devices", report.elsewhere),
     )

@@ -54,6 +54,8 @@ def samples(op: str, rng: np.random.Generator) -> Iterator[Sample]:
                 bias = normal((n,)) if result is DType.F32 else None
                 yield valid(normal((m, k), dtype, axes="NC"), normal((n, k), dtype), bias, dtype=result.value)
                 yield valid(normal((3, m, k), dtype), normal((n, k), dtype), dtype=result.value)
+                operands = normal((m, k), dtype), normal((n, k), dtype), bias, normal((m, n), result)
+                yield valid(*operands, dtype=result.value)
             if op == "matmul":
                 m = unit * int(rng.integers(1, 4))
                 for lead, first, second in (
@@ -107,11 +109,13 @@ def test_a_row_agrees_with_the_reference(op: str, gpu: HipDevice, rng: np.random
             seen |= {("counted", call.count is not None), ("strided", is_strided(call))}
             seen |= {("dtypes", call.site.operand(0).dtype, call.site.results[0].dtype)}
             seen |= {("workspace", bool(row.workspace(call.site))), ("bias", op == "linear" and call.site.has(2))}
+            seen |= {("residual", op == "linear" and call.site.has(3)), ("in place", bool(call.in_place))}
             check(call, [machine], arrays, references(call, arrays))
     assert ran > 20
     assert {("counted", True), ("strided", True), ("strided", False)} <= seen
     assert {("dtypes", dtype, result) for dtype in (DType.F32, *HALVES) for result in (dtype, DType.F32)} <= seen
-    assert op != "linear" or {("workspace", True), ("bias", True)} <= seen
+    asked = ("workspace", "bias", "residual", "in place")
+    assert op != "linear" or {(what, True) for what in asked} <= seen
 
 
 def site(row: Impl, sample: Sample) -> CallSite:
@@ -140,6 +144,10 @@ REFUSED = {
     "a bias of another dtype": (
         valid(normal((9, 64), DType.BF16), normal((48, 64), DType.BF16), normal((48,))),
         "adds a bias of the result's dtype",
+    ),
+    "a norm before it": (
+        valid(normal((9, 64)), normal((48, 64)), None, None, normal((64,)), eps=1e-5),
+        "the kernel takes no gain",
     ),
     "no outputs": (valid(normal((9, 64)), normal((0, 64))), "multiplies nothing"),
     "no columns": (valid(normal((9, 0)), normal((48, 0))), "multiplies nothing"),

@@ -97,7 +97,8 @@ Error multiply(const Problem& p) {
     if (injection != Error::kSuccess) return injection;
     const size_t workspace = kWorkspaces[p.algorithm];
     if (!inside(p.a_memory, p.a, p.device) || !inside(p.b_memory, p.b, p.device) ||
-        !inside(p.d_memory, p.d, p.device) || (workspace != 0 && !in_live_memory(p.workspace, workspace, p.device))) {
+        !inside(p.d_memory, p.d, p.device) || (p.beta != 0 && !inside(p.c_memory, p.c, p.device)) ||
+        (workspace != 0 && !in_live_memory(p.workspace, workspace, p.device))) {
         report_problem("a matrix product reaches outside of live memory");
         return Error::kIllegalAddress;
     }

@@ -14,7 +14,6 @@ from dataclasses import replace
 from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
 from ostinato.backend_hip.impls.common import all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
-    THREADS,
     WAVES,
     Params,
     block_launch,
@@ -101,39 +100,21 @@ def _packed_params(site: CallSite) -> Params:
     return (*sizes, site.real("scale"), site.integer("window"), site.real("soft_cap"))
 
 
-_CHUNK = 128
-"""Keys that a block takes at a time, or more of them where that would be too many chunks."""
-_MOST_CHUNKS = 64
-_FULL = 512
-"""Blocks from which on more of them help no device."""
+_SHARERS = 8
+"""Blocks that have the keys of a token and head between them, as kernels/attention/decode.hip has it."""
+_SHARING_THREADS = 128
 _TICKETS = 1023
 """Tokens and heads that blocks can share, as kernels/device.h has it."""
 
 
-def _chunks(site: CallSite) -> tuple[int, int]:
-    """Keys of a chunk, and chunks of the longest row."""
-    keys = site.operand(1).static_shape[2] * site.operand(5).static_shape[1]
-    chunk = _CHUNK * max(1, -(-keys // (_CHUNK * _MOST_CHUNKS)))
-    return chunk, -(-keys // chunk)
-
-
-def _share(site: CallSite) -> int:
-    """Blocks that share a token and head at most."""
-    return max(1, min(_chunks(site)[1], -(-_FULL // max(1, _units(site)))))
-
-
-def _split_params(site: CallSite) -> Params:
-    return (*_packed_params(site), _chunks(site)[0], _share(site))
-
-
 def _split_launch(site: CallSite) -> Launch:
     """Blocks that share a token and head are neighbours."""
-    return block_launch(_units(site) * _share(site), THREADS)
+    return block_launch(max(1, _units(site)) * _SHARERS, _SHARING_THREADS)
 
 
 def _split_workspace(site: CallSite) -> int:
-    """Three numbers an element of a head, for each chunk."""
-    return DType.F32.nbytes(3 * site.operand(0).elements * _chunks(site)[1])
+    """Three numbers an element of a head, for each block."""
+    return DType.F32.nbytes(3 * _SHARERS * site.operand(0).elements)
 
 
 def _split_kernel(site: CallSite) -> str:
@@ -212,7 +193,7 @@ def _split(row: Impl) -> Impl:
         level=Level.TUNED,
         operands=(*row.operands, "workspace"),
         kernel=_split_kernel,
-        params=_split_params,
+        params=_packed_params,
         launch=_split_launch,
         workspace=_split_workspace,
         accepts=all_of(row.accepts, _fits_lanes, _few_units),

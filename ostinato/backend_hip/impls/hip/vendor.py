@@ -2,7 +2,8 @@
 
 Their steps are of kind GEMM and name no kernel: everything of the product is in the parameters (`GemmParams`) and the operands (`GEMM_OPERANDS`). The vendor's
 matrices are column-major, so a product of row-major ones is asked for turned round: y = x times weight^T is d = weight^T^T times x^T with d = y^T, which lie in
-memory as they are. Sums are f32, exact products, no TF32. The workspace depends on the size of the product alone.
+memory as they are. Sums are f32, exact products, no TF32. A residual of `linear` is c, added with beta 1 before the result is rounded; both libraries let d be c
+itself, which the rows declare as in place. The workspace depends on the size of the product alone.
 
 The library knows no count: rows past the valid ones are computed too, from whatever lies there. What comes of them is unspecified, not even finite, and no
 later step reads it; a valid row depends on its own row of x alone.
@@ -19,9 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, fixed, need_dtype, number
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, fixed, need_dtype, number, without
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS
-from ostinato.backend_hip.impls.linear import without_fusion
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -181,7 +181,16 @@ def _linear_accepts(site: CallSite) -> str | None:
         _aligned("weight", site.operand(1), _seen(site, 1), site.offset(1)),
         _aligned("y", site.results[0], _natural(site.results[0])),
         "bias must lie at a multiple of 16 bytes" if site.has(2) and site.offset(2) * 4 % ALIGNMENT else None,
+        _residual_lies(site) if site.has(3) else None,
     )
+
+
+def _residual_lies(site: CallSite) -> str | None:
+    """The reason why a residual is not the result's equal, of which the vendor adds one: c, which may be d."""
+    tensor = site.operand(3)
+    if site.offset(3) * tensor.dtype.block_bytes % ALIGNMENT:
+        return "residual must lie at a multiple of 16 bytes"
+    return need_dtype("residual", tensor, (site.results[0].dtype,))
 
 
 def _linear_params(site: CallSite) -> GemmParams:
@@ -207,7 +216,7 @@ def _linear_params(site: CallSite) -> GemmParams:
         c_stride=0,
         d_stride=0,
         alpha=1.0,
-        beta=0.0,
+        beta=1.0 if site.has(3) else 0.0,
     )
 
 
@@ -254,6 +263,7 @@ def gemm_row(
     strided: frozenset[str],
     params: Callable[[CallSite], GemmParams],
     accepts: Predicate,
+    in_place: tuple[tuple[str, str], ...] = (),
 ) -> Impl:
     """A row of the vendor's; `operands` are in the order of `GEMM_OPERANDS`."""
 
@@ -271,6 +281,7 @@ def gemm_row(
         lambda site: tuple(params(site)),
         accepts,
         workspace=workspace,
+        in_place=in_place,
         kind=StepKind.GEMM,
         strided=strided,
     )
@@ -279,10 +290,11 @@ def gemm_row(
 VENDOR_ROWS = (
     gemm_row(
         "linear",
-        ("weight", "x", "bias", "-", "y", "workspace"),
+        ("weight", "x", "bias", "residual", "y", "workspace"),
         frozenset({"x"}),
         _linear_params,
-        all_of(vendor_dtypes("x", "weight", "y"), without_fusion, some_elements, _linear_accepts),
+        all_of(vendor_dtypes("x", "weight", "y"), without("gain"), some_elements, _linear_accepts),
+        (("y", "residual"),),
     ),
     gemm_row(
         "matmul",

@@ -1,58 +1,84 @@
-// Attention of a few packed tokens over a block cache: softmax(scale q k) v over the keys that a token sees. Chunks of
-// keys, which begin at multiples of that, are shared by as many blocks as a token and head has; teams of LANES lanes
-// take every so manieth key of a chunk, 16 bytes of it each. Joined are the teams of a group in a tree, groups in
-// ascending order, and chunks in ascending order by the block that comes last. So a result depends on the token and its
-// keys alone.
+// Attention of a few packed tokens over a block cache: softmax(scale q k) v over the keys that a token sees. SHARERS
+// blocks have the keys of a token and head between them, in runs of equal length; teams of LANES lanes take every so
+// manieth key of a run, 16 bytes of it each. Joined are the teams of a group in a tree, then groups in ascending order,
+// then blocks in ascending order. So a result depends on the token and its keys alone.
 //
-// Where keys lie is looked up before the wait, and they are asked for: most of them are older than this step.
+// Where keys lie is looked up before the wait, and they are asked for: most of them are older than this step. Blocks are
+// joined through the shared memory of the first one where a device lets blocks see each other's, else by the last one
+// through the workspace.
 #include "keys.h"
 #include "phase.h"
+
+constexpr u32 SHARERS = 8;
+
+// Neighbouring blocks that run together, as many as SHARERS.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#undef KERNEL
+#define KERNEL(name, threads, parameters, call) \
+    extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(threads) void name parameters { call; }
+constexpr bool TOGETHER = true;
+DEVICE void sharers_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+// Sets a number in the first block's shared memory that lies there as `at` does here.
+DEVICE void set_at_first(f32* at, f32 value) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(shared_address(at)));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" : : "r"(there), "f"(value) : "memory");
+}
+#else
+constexpr bool TOGETHER = false;
+DEVICE void sharers_barrier() {}
+DEVICE void set_at_first(f32*, f32) {}
+#endif
 
 // Some keys' largest score, the sum of their weights, and a weighted sum of values.
 struct Part {
     f32 peak, sum, output;
 };
-// COUNT more of them, in ascending order; those that are not there have a peak of -inf and zeros.
+constexpr int PART = 3;
+DEVICE Part no_part() { return {-infinity(), 0.0f, 0.0f}; }
+
+// COUNT of them in ascending order.
 template <int COUNT>
-DEVICE void join(Part& whole, const Part (&parts)[COUNT]) {
-    f32 top = whole.peak;
+DEVICE Part joined(const Part (&parts)[COUNT]) {
+    Part whole = no_part();
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) top = Largest()(top, parts[i].peak);
-    const f32 old = shifted(whole.peak, top);
-    whole = {top, whole.sum * old, whole.output * old};
+    for (int i = 0; i < COUNT; ++i) whole.peak = Largest()(whole.peak, parts[i].peak);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const f32 share = shifted(parts[i].peak, top);
+        const f32 share = shifted(parts[i].peak, whole.peak);
         whole.sum = fmaf(parts[i].sum, share, whole.sum);
         whole.output = fmaf(parts[i].output, share, whole.output);
     }
+    return whole;
 }
 
-constexpr int LINE = 128;  // bytes that are fetched together
-
-template <int LANES>
+template <int LANES, class C>
 struct Team {
-    static constexpr int THREADS = 256;
-    static constexpr int GROUPS = THREADS / GROUP;
-    static constexpr int TEAMS = THREADS / LANES;
-    static constexpr int AT_ONCE = LANES < 4 ? 2 : LANES > 16 ? 8 : LANES / 2;  // keys of a team under way together
+    static constexpr int THREADS = 128, GROUPS = THREADS / GROUP, TEAMS = THREADS / LANES;
+    static constexpr int SIZE = Packed<C>::size, WIDTH = LANES * SIZE;
+    static constexpr int ELEMENTS = (WIDTH + THREADS - 1) / THREADS;  // of a head, by a thread
+    static constexpr int AT_ONCE = LANES < 8 ? 2 : LANES / 2;         // keys of a team under way together
 };
 
-// Keys [first, end) of one query; thread d of [0, width) returns the part of element d. `wait` is called before anything
+// Keys [first, end) of one query; element t, t + THREADS ... of the head by thread t. `wait` is called before anything
 // but the block table is read.
 template <int LANES, class Q, class C, class Wait>
-DEVICE Part attend(const Q* q, const C* keys, const C* values, i64 first, i64 end, int width, Scoring score,
-                   const InBlocks& place, Wait wait) {
-    using T = Team<LANES>;
-    constexpr int size = Packed<C>::size, AT_ONCE = T::AT_ONCE;
-    SHARED(Part, found, T::GROUPS * LANES * size);
-    const int team = thread_index() / LANES, own = thread_index() % LANES * size;
+DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 end, Scoring score, const InBlocks& place,
+                   Wait wait, Part (&made)[Team<LANES, C>::ELEMENTS]) {
+    using T = Team<LANES, C>;
+    constexpr int SIZE = T::SIZE, AT_ONCE = T::AT_ONCE;
+    constexpr int LINE = 128;  // bytes that are fetched together
+    SHARED(f32, found, T::GROUPS * T::WIDTH);
+    SHARED(f32, peaks, T::GROUPS);
+    SHARED(f32, sums, T::GROUPS);
+    const i32 team = thread_index() / LANES, own = thread_index() % LANES * SIZE;
     const bool whole = aligned(keys) && aligned(values) && place.whole(static_cast<int>(sizeof(C)));
-    i64 turn = first / T::TEAMS * T::TEAMS, at[AT_ONCE] = {};
-    const auto seen = [&](int n) {
-        const i64 j = turn + n * T::TEAMS + team;
-        return j >= first && j < end;
-    };
+    i32 turn = first;
+    i64 at[AT_ONCE] = {};
+    const auto seen = [&](int n) { return turn + n * T::TEAMS + team < end; };
     const auto look = [&] {
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n) {
@@ -62,13 +88,13 @@ DEVICE Part attend(const Q* q, const C* keys, const C* values, i64 first, i64 en
     look();
 #pragma unroll
     for (int n = 0; n < AT_ONCE; ++n) {
-        if (seen(n) && own * sizeof(C) % LINE == 0) {
+        if (seen(n) && own * static_cast<int>(sizeof(C)) % LINE == 0) {
             prefetch(keys + at[n]);
             prefetch(values + at[n]);
         }
     }
     wait();
-    f32 query[size], output[size] = {}, peak = -infinity(), sum = 0.0f;
+    f32 query[SIZE], output[SIZE] = {}, peak = -infinity(), sum = 0.0f;
     load_values(q + own, aligned(q), query);
     while (turn < end) {
         Words key[AT_ONCE] = {}, value[AT_ONCE] = {};
@@ -83,7 +109,7 @@ DEVICE Part attend(const Q* q, const C* keys, const C* values, i64 first, i64 en
         for (int n = 0; n < AT_ONCE; ++n) {
             f32 product = 0.0f;
 #pragma unroll
-            for (int i = 0; i < size; ++i) product = fmaf(query[i], value_in(key[n], i, keys), product);
+            for (int i = 0; i < SIZE; ++i) product = fmaf(query[i], value_in(key[n], i, keys), product);
 #pragma unroll
             for (int lanes = LANES / 2; lanes > 0; lanes /= 2) product += shuffle_xor(product, lanes);
             scores[n] = seen(n) ? score(product) : -infinity();
@@ -93,13 +119,13 @@ DEVICE Part attend(const Q* q, const C* keys, const C* values, i64 first, i64 en
         peak = top;
         sum *= old;
 #pragma unroll
-        for (int i = 0; i < size; ++i) output[i] *= old;
+        for (int i = 0; i < SIZE; ++i) output[i] *= old;
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n) {
             const f32 weight = shifted(scores[n], top);
             sum += weight;
 #pragma unroll
-            for (int i = 0; i < size; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
+            for (int i = 0; i < SIZE; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
         }
         turn += AT_ONCE * T::TEAMS;
         look();
@@ -110,84 +136,101 @@ DEVICE Part attend(const Q* q, const C* keys, const C* values, i64 first, i64 en
     const f32 factor = shifted(peak, top);
     sum *= factor;
 #pragma unroll
-    for (int i = 0; i < size; ++i) output[i] *= factor;
+    for (int i = 0; i < SIZE; ++i) output[i] *= factor;
 #pragma unroll
     for (int n = LANES; n < GROUP; n *= 2) {
         sum += shuffle_xor(sum, n);
 #pragma unroll
-        for (int i = 0; i < size; ++i) output[i] += shuffle_xor(output[i], n);
+        for (int i = 0; i < SIZE; ++i) output[i] += shuffle_xor(output[i], n);
     }
-    block_barrier();  // an earlier call may still read
     if (group_lane() < LANES) {
 #pragma unroll
-        for (int i = 0; i < size; ++i) found[group_index() * width + own + i] = {top, sum, output[i]};
+        for (int i = 0; i < SIZE; ++i) found[group_index() * T::WIDTH + own + i] = output[i];
+    }
+    if (group_lane() == 0) {
+        peaks[group_index()] = top;
+        sums[group_index()] = sum;
     }
     block_barrier();
-    Part made = {-infinity(), 0.0f, 0.0f};
-    if (static_cast<int>(thread_index()) < width) {
+#pragma unroll
+    for (int e = 0; e < T::ELEMENTS; ++e) {
+        const int element = e * T::THREADS + thread_index();
+        if (element >= T::WIDTH) break;
         Part parts[T::GROUPS];
 #pragma unroll
-        for (int g = 0; g < T::GROUPS; ++g) parts[g] = found[g * width + thread_index()];
-        join(made, parts);
+        for (int g = 0; g < T::GROUPS; ++g) parts[g] = {peaks[g], sums[g], found[g * T::WIDTH + element]};
+        made[e] = joined(parts);
     }
-    return made;
 }
-
-// Of a chunk, in the workspace: the parts of all elements of the head.
-constexpr int JOINED = 8;  // chunks that are read together
 
 template <int LANES, class Q, class C, class Y, class Wait>
 DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache, const C* v_cache,
                           const i32* row_of_token, const i32* position, const i32* block_table, const i32* length,
-                          const i32* count, Y* y, Part* workspace, i64 tokens, i64 heads, i64 kv_heads, i64 width,
-                          i64 blocks, i64 block_size, i64 table_rows, i64 table_width, Scoring score, i64 window,
-                          i64 chunk, i64 share) {
-    const i64 tasks = valid_rows(count, tokens) * heads * share;
-    const i64 most = (table_width * block_size + chunk - 1) / chunk, element = thread_index();
-    const bool has_element = element < width;
+                          const i32* count, Y* y, f32* workspace, i64 tokens, i64 heads, i64 kv_heads, i64 blocks,
+                          i64 block_size, i64 table_rows, i64 table_width, Scoring score, i64 window) {
+    using T = Team<LANES, C>;
+    SHARED(f32, gathered, SHARERS * T::WIDTH * PART);
+    const u32 tasks = static_cast<u32>(valid_rows(count, tokens) * heads) * SHARERS;
+    const u32 shared_by = static_cast<u32>(heads / kv_heads);
     bool waited = false;
-    for (i64 task = worker.index; task < tasks; task += worker.count) {
-        const i64 unit = task / share, token = unit / heads, kv = unit % heads / (heads / kv_heads);
-        const Sight seen = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
-                                    block_size, window);
-        const i64 skipped = seen.start / chunk;
-        const i64 chunks = seen.end > seen.start ? (seen.end - 1) / chunk - skipped + 1 : 0;
-        const i64 parties = larger<i64>(1, smaller<i64>(chunks, share)), party = task % share;
-        if (party >= parties) continue;
-        const InBlocks place = {seen.table, kv_heads, kv, static_cast<u32>(block_size), width};
-        Part* const parts = workspace + unit * most * width;
-        Part whole = {-infinity(), 0.0f, 0.0f};
-        for (i64 c = party; c < larger<i64>(1, chunks); c += parties) {
-            const i64 first = larger(seen.start, (skipped + c) * chunk);
-            const i64 end = smaller(seen.end, (skipped + c + 1) * chunk);
-            const bool bad = blocks_missing(seen.table, first, end, blocks, block_size);
-            const auto ready = [&] {
-                const Status status = wait();
-                if ((bad || seen.bad) && thread_index() == 0) status.out_of_range();
-            };
-            whole = attend<LANES>(q + unit * width, k_cache, v_cache, first, bad ? 0 : end, static_cast<int>(width),
-                                  score, place, ready);
-            waited = true;
-            if (chunks > 1 && has_element) parts[c * width + element] = whole;
-        }
-        if (chunks > 1) {
-            if (parties == 1) {
-                block_barrier();
-            } else if (!wait().last_of(static_cast<u32>(parties), unit)) {
-                continue;
-            }
-            whole = {-infinity(), 0.0f, 0.0f};
-            for (i64 c = 0; c < chunks; c += JOINED) {
-                Part next[JOINED];
+    for (u32 task = worker.index; task < tasks; task += worker.count) {
+        const u32 unit = task / SHARERS, own = task % SHARERS;
+        const u32 token = unit / static_cast<u32>(heads), head = unit % static_cast<u32>(heads);
+        const Sight sight = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
+                                     block_size, window);
+        const u32 start = static_cast<u32>(sight.start);
+        const u32 keys = sight.end > sight.start ? static_cast<u32>(sight.end - sight.start) : 0;
+        const u32 run = larger<u32>(1, (keys + SHARERS * T::TEAMS - 1) / (SHARERS * T::TEAMS)) * T::TEAMS;
+        const u32 sharers = larger<u32>(1, (keys + run - 1) / run);
+        if (own >= sharers && !TOGETHER) continue;
+        const u32 first = smaller(keys, own * run), end = smaller(keys, first + run);
+        const bool bad = blocks_missing(sight.table, start + first, start + end, blocks, block_size);
+        const InBlocks place = {sight.table, kv_heads, head / shared_by, static_cast<u32>(block_size), T::WIDTH};
+        sharers_barrier();  // the first one is there, and no longer reads of an earlier unit
+        const auto ready = [&] {
+            const Status status = wait();
+            if ((bad || sight.bad) && thread_index() == 0) status.out_of_range();
+        };
+        Part parts[T::ELEMENTS];
+        attend<LANES>(q + static_cast<i64>(unit) * T::WIDTH, k_cache, v_cache, static_cast<i32>(start + first),
+                      static_cast<i32>(bad ? 0 : start + end), score, place, ready, parts);
+        waited = true;
+        f32* const left = TOGETHER ? gathered : workspace + static_cast<i64>(unit) * SHARERS * T::WIDTH * PART;
+        if (sharers > 1) {
 #pragma unroll
-                for (int i = 0; i < JOINED; ++i) {
-                    const bool there = c + i < chunks && has_element;
-                    next[i] = there ? parts[(c + i) * width + element] : Part{-infinity(), 0.0f, 0.0f};
+            for (int e = 0; e < T::ELEMENTS; ++e) {
+                const int element = e * T::THREADS + thread_index();
+                if (element >= T::WIDTH) break;
+                const f32 numbers[PART] = {parts[e].peak, parts[e].sum, parts[e].output};
+#pragma unroll
+                for (int i = 0; i < PART; ++i) {
+                    f32* const to = left + (own * PART + i) * T::WIDTH + element;
+                    if (TOGETHER) {
+                        set_at_first(to, numbers[i]);
+                    } else {
+                        *to = numbers[i];
+                    }
                 }
-                join(whole, next);
             }
         }
-        if (has_element) narrow(quotient(whole.output, whole.sum), y[unit * width + element]);
+        sharers_barrier();
+        if (TOGETHER ? own != 0 : sharers > 1 && !wait().last_of(sharers, unit)) continue;
+#pragma unroll
+        for (int e = 0; e < T::ELEMENTS; ++e) {
+            const int element = e * T::THREADS + thread_index();
+            if (element >= T::WIDTH) break;
+            if (sharers > 1) {
+                Part found[SHARERS];
+#pragma unroll
+                for (u32 i = 0; i < SHARERS; ++i) {
+                    const f32* const from = left + i * PART * T::WIDTH + element;
+                    found[i] = i < sharers ? Part{from[0], from[T::WIDTH], from[2 * T::WIDTH]} : no_part();
+                }
+                parts[e] = joined(found);
+            }
+            narrow(quotient(parts[e].output, parts[e].sum), y[static_cast<i64>(unit) * T::WIDTH + element]);
+        }
+        block_barrier();  // before another unit's parts are found
     }
     if (!waited) wait();
 }
@@ -196,12 +239,10 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
 template <int LANES, class Q, class C, class Y>
 DEVICE void attention_decode(const Q* q, const C* k_cache, const C* v_cache, const i32* row_of_token,
                              const i32* position, const i32* block_table, const i32* length, const i32* count, Y* y,
-                             Part* workspace, i64 tokens, i64 heads, i64 kv_heads, i64 width, i64 blocks,
-                             i64 block_size, i64 table_rows, i64 table_width, f64 scale, i64 window, f64 cap, i64 chunk,
-                             i64 share, Start start) {
+                             f32* workspace, i64 tokens, i64 heads, i64 kv_heads, i64, i64 blocks, i64 block_size,
+                             i64 table_rows, i64 table_width, f64 scale, i64 window, f64 cap, Start start) {
     allow_later();
     attend_packed<LANES>(this_block(), [=] { return start.wait(); }, q, k_cache, v_cache, row_of_token, position,
-                         block_table, length, count, y, workspace, tokens, heads, kv_heads, width, blocks, block_size,
-                         table_rows, table_width, Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, window,
-                         chunk, share);
+                         block_table, length, count, y, workspace, tokens, heads, kv_heads, blocks, block_size,
+                         table_rows, table_width, Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, window);
 }
