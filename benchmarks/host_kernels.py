@@ -186,7 +186,7 @@ def measure(
     scalars = [m, k, DTYPES[x_name], DTYPES["f32"], n, 0, 0, 0.0]
     table = _native.Table(
         device,
-        [(0, kernel, 0, [operand(v) for v in (x, w, *[None] * 4, y, None, None)], scalars, [], []) for w in weights],
+        [(0, kernel, 0, [operand(v) for v in (x, w, *[None] * 4, y, *[None] * 3)], scalars, [], []) for w in weights],
     )
     table.run()
     expected = x.astype(np.float64) @ head.astype(np.float64).T

@@ -20,6 +20,7 @@ from ostinato.backend_hip.open import open_hip
 from ostinato.compiler import Traced, open_device, plan_text_program, trace
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.trace import GraphBuilder
+from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.passes.pipeline import PipelineOptions
@@ -97,7 +98,9 @@ def plan_workload(
     return plan_text_program(traced.at({name: dims}), target, options, settings)
 
 
-def traced_workload(workload: Workload, model: Model, precision: str) -> tuple[Traced, dict[str, int]]:
+def traced_workload(
+    workload: Workload, model: Model, precision: str | PrecisionPolicy
+) -> tuple[Traced, dict[str, int]]:
     """The graph of a model's workload, and its dimensions there."""
     cache = CacheShape(workload.rows, CACHE, 1)
     decodes = workload.kind == "d"

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from ostinato.ir.explain import Explanation
+    from ostinato.ir.precision import PrecisionPolicy
     from ostinato.ir.selection_policy import SelectionPolicy
     from ostinato.llm import LLM
     from ostinato.ops import Stream, TensorView
@@ -93,6 +94,7 @@ __all__ = [
     "PlanError",
     "Planned",
     "Policy",
+    "PrecisionPolicy",
     "Rejection",
     "RequestOutput",
     "RowChoice",
@@ -127,6 +129,7 @@ _HOMES = {
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
     "ostinato.ir.decision": ("Decision", "Rejection"),
     "ostinato.ir.explain": ("Explanation",),
+    "ostinato.ir.precision": ("PrecisionPolicy",),
     "ostinato.ir.selection_policy": ("SelectionPolicy",),
     "ostinato.llm": ("LLM",),
     "ostinato.hip": ("hip",),

@@ -322,14 +322,13 @@ def load_text_plan(
 
 def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str, Lowered]) -> Program:
     """The program of a plan, checked; `graphs` are at least those of entries that recompute values."""
-    target = next(reversed(lowered.values())).target
+    *_, last = lowered.values()
     sources = {name: item.graph for name, item in lowered.items()}
     planned = {**sources, **graphs}
-    check_program(plan, planned, target, sources=sources)
-    model = next(iter(lowered.values())).model
+    check_program(plan, planned, last.target, sources=sources)
     decisions = {name: item.decisions for name, item in lowered.items()}
     done = sum_of(item.validations for item in lowered.values())
-    return Program(plan, planned, target, CheckpointSource(model.checkpoint), sources, decisions, done)
+    return Program(plan, planned, last.target, CheckpointSource(last.model.checkpoint), sources, decisions, done)
 
 
 def compile(  # noqa: A001 - the design's public name

@@ -6,8 +6,8 @@
         ...
 
 An operator is its schema with a rule and a numpy reference (`define`); that much runs, on the host by its reference. A row with a kernel makes it run on GPUs,
-where it is compiled, validated against the reference and planned like ours. docs/extend.md shows both. Nothing of the library changes: what was added is known to
-this process until `remove()`, or the end of the `with` block. What was compiled meanwhile keeps what it needs, and runs on.
+where it is compiled, validated against the reference and planned like ours. docs/extend.md shows both. Nothing of the library changes: what was added is known
+to this process until `remove()`, or the end of the `with` block. What was compiled meanwhile keeps what it needs, and runs on.
 """
 
 from __future__ import annotations
@@ -88,13 +88,11 @@ def extend(
 ) -> Extension:
     """Adds operators, rows, and the sources of kernels that rows name ("mine/soften" -> text), all of it or, where anything is refused, nothing but sources.
 
-    Raises `ConfigError` for an operator or row of a name that is taken, a row of an operator that there is not, and a kernel file that has a name of ours or was
-    added with another text before.
+    Raises `ConfigError` for an operator or row of a name that is taken, a row of an operator that there is not, and a kernel file that has a name of ours or
+    was added with another text before.
     """
     ops, impls = _all(operators, OpDef, "operators"), _all(rows, Impl, "rows")
-    sources = {} if kernels is None else kernels
-    if not isinstance(sources, Mapping) or not all(isinstance(text, str) for pair in sources.items() for text in pair):
-        raise ConfigError(f"kernels are {shown(kernels)}", hint='map names to sources: {"mine/soften": TEXT}')
+    sources = _sources(kernels)
     with _LOCK:
         for file, text in sources.items():
             add_kernel_file(file, text)
@@ -113,3 +111,10 @@ def _all(given: Any, kind: type[Any], what: str) -> tuple[Any, ...]:
         if not isinstance(item, kind):
             raise ConfigError(f"{what} have {shown(item)}, expected each to be a value of {kind.__name__}")
     return items
+
+
+def _sources(given: Any) -> dict[str, str]:
+    found = {} if given is None else given
+    if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise ConfigError(f"kernels are {shown(given)}", hint='map names to sources: {"mine/soften": TEXT}')
+    return dict(found)

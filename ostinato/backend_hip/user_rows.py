@@ -30,7 +30,9 @@ def add_rows(rows: Iterable[Impl]) -> None:
         if row.identity in known or row.name == REFERENCE:
             raise ConfigError(f"{row.op} has a row {row.name} already", hint="give yours another name")
         if row.kind is not StepKind.LAUNCH:
-            raise ConfigError(f"row {row.identity} makes steps of kind {row.kind.value}", hint="a row launches a kernel")
+            raise ConfigError(
+                f"row {row.identity} makes steps of kind {row.kind.value}", hint="a row launches a kernel"
+            )
         known.add(row.identity)
     _ADDED.extend(added)
 

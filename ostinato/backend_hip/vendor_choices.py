@@ -3,7 +3,8 @@
 The vendor proposes algorithms for a product; the first one that runs with a finite result, the same twice, is taken, and a capture of it says how many nodes it
 records. The choice is kept on the device, so that whatever runs the product in this process runs that algorithm, and in a file (`vendor_record.py`) under
 everything it depends on: the product, its workspace, the card, the driver, the library. Another process uses it once the vendor has said that it is good for
-the product. A record of another driver or library is reported and not used.
+the product. A record of another driver or library is reported and not used. What a screening found for the product (`vendor_screen.py`) goes before all that,
+under the same conditions.
 
 Choosing, and running a product for the first time on a thread that is to capture it, needs memory for one operand and a result beside what is there; it is
 given back at once.
@@ -14,26 +15,42 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
-from ostinato.backend_hip.vendor_record import Record, VendorRecord, record_key
-from ostinato.backend_hip.vendor_scratch import Operands, Scratch, gemm_dtype, scratch
+from ostinato.backend_hip.vendor_record import (
+    KEY,
+    Record,
+    VendorRecord,
+    differences,
+    record_key,
+    solution_key,
+    solutions,
+)
+from ostinato.backend_hip.vendor_scratch import Operands, gemm_dtype, scratch
 from ostinato.ir.errors import BackendError, LifecycleError
 from ostinato.ir.forks import renew_after_fork
 
-__all__ = ["ChoiceCounters", "Gemm", "VendorChoices", "vendor_choices"]
+__all__ = [
+    "ChoiceCounters",
+    "Gemm",
+    "VendorChoices",
+    "gemm_problem",
+    "vendor_choices",
+    "vendor_environment",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCounters:
-    """What was asked for: products known in this process, taken from the record, chosen. `stale`: chosen though there is a record of another driver or
-    library; `refused`: recorded ones that the vendor does not take; `damaged`: lines of the record that do not check."""
+    """What was asked for: products known in this process, taken from what a screening found, taken from the record, chosen. `stale`: records of another driver
+    or library that were not used; `refused`: recorded ones that the vendor does not take; `damaged`: lines of the record that do not check."""
 
     hits: int = 0
+    screened: int = 0
     recorded: int = 0
     chosen: int = 0
     stale: int = 0
@@ -68,6 +85,18 @@ class Gemm:
             node, self.problem, self.choice, a, b, c or d, d, bias, alpha, beta, work, self.workspace
         )
 
+    def counted(self, operands: Operands) -> Gemm:
+        """The same with its nodes counted. The stream that takes is no reason for the device to lose its pool."""
+        banned = self.device.pool_banned
+        count = self._captured(operands)
+        if not banned:
+            self.device.hand_off()
+        return replace(self, node_count=count)
+
+    def _captured(self, operands: Operands) -> int:
+        stream = _native.Stream(self.device, non_blocking=True)
+        return _native.HipGraphExecutable.capture(stream, lambda: self.run(operands, stream)).node_count
+
     def warm(self) -> None:
         """Makes it ready to be captured on this thread: runs it once, in memory of its own, unless this thread did."""
         if not _native.gemm_is_warm(self.device, self.problem, self.choice):
@@ -80,6 +109,8 @@ class VendorChoices:
 
     def __init__(self, device: _native.GpuDevice, folder: Path | None = None) -> None:
         self.record = VendorRecord(folder)
+        self.solutions = solutions()
+        self.use_solutions = True
         self._device = device
         self.after_fork()
         renew_after_fork(self)
@@ -126,7 +157,11 @@ class VendorChoices:
                 hint="make the table before the capture",
             )
         path = self.record.path
-        mine = {"environment": self._environment, "params": list(params), "workspace": workspace}
+        mine = solution_key(self._environment, params, workspace)
+        screened = self._screened(params, workspace, mine)
+        if screened is not None:
+            self._count(screened=1)
+            return screened
         with self.record.locked() as unlocked:
             lines = self.record.read()
             if lines.trouble:
@@ -142,9 +177,12 @@ class VendorChoices:
                     return found
                 self._count(refused=1)
                 self._warn("refused", f"{path} records an algorithm that the vendor does not take; another is chosen")
-            elif any((r["params"], r["workspace"]) == (mine["params"], workspace) for r in lines.records.values()):
+            elif other := _of_the_same_product(lines.records.values(), mine):
                 self._count(stale=1)
-                self._warn("stale", f"{path} is of another card, driver or library; algorithms are chosen anew")
+                self._warn(
+                    "stale",
+                    f"{path} is of another card, driver or library ({differences(other, mine)}); algorithms are chosen anew",
+                )
             found = self._chosen(params, workspace, node)
             self._count(chosen=1)
             chosen = {"algorithm": found.choice.algorithm, "needs": found.choice.workspace_bytes}
@@ -153,15 +191,37 @@ class VendorChoices:
                 self._warn("unkept", f"algorithms are not recorded in {path}: {unkept}; every process chooses them")
             return found
 
+    def _screened(self, params: GemmParams, workspace: int, mine: Record) -> Gemm | None:
+        """What a screening on this card found for the product, where the vendor still takes it."""
+        if not self.use_solutions:
+            return None
+        path, lines = self.solutions.path, self.solutions.read()
+        again = "screen it again with `ostinato evidence screen`"
+        if lines.trouble or lines.damaged:
+            trouble = lines.trouble or f"{lines.damaged} of {lines.lines} lines do not check and are ignored"
+            self._warn("unread solutions", f"{path}: {trouble}")
+        record = lines.records.get(record_key(mine))
+        if record is None:
+            if other := _of_the_same_product(lines.records.values(), mine):
+                self._count(stale=1)
+                reason = differences(other, mine)
+                self._warn("stale solutions", f"{path} is not used: it is of {reason}; {again}")
+            return None
+        found = self._verified(params, workspace, record)
+        if found is None:
+            self._count(refused=1)
+            self._warn("refused solutions", f"{path} has an algorithm that the vendor does not take; {again}")
+        return found
+
     def _verified(self, params: GemmParams, workspace: int, record: Record) -> Gemm | None:
-        problem = _problem(params)
+        problem = gemm_problem(params)
         choice = _native.GemmChoice(record["algorithm"], record["needs"])
         if not _native.gemm_accepts(self._device, problem, choice, workspace):
             return None
         return Gemm(self._device, params, problem, choice, workspace, record["nodes"])
 
     def _chosen(self, params: GemmParams, workspace: int, node: str | None) -> Gemm:
-        problem, refused = _problem(params), list[str]()
+        problem, refused = gemm_problem(params), list[str]()
         with scratch(self._device, params, workspace) as memory:
             for choice in self._proposed(problem, workspace, refused):
                 tried = Gemm(self._device, params, problem, choice, workspace, 0)
@@ -170,7 +230,7 @@ class VendorChoices:
                 except BackendError as error:
                     reason = error.message
                 if reason is None:
-                    return replace(tried, node_count=self._recorded_nodes(memory, tried))
+                    return tried.counted(memory.operands)
                 refused.append(reason)
         raise BackendError(
             f"the vendor has no algorithm for {params}: {'; '.join(refused) or 'it proposes none'}",
@@ -187,26 +247,9 @@ class VendorChoices:
             refused.append(error.message)
             return ()
 
-    def _recorded_nodes(self, memory: Scratch, tried: Gemm) -> int:
-        """How many nodes a capture of the product has. The stream it needs is no reason for the device to lose its pool."""
-        banned = self._device.pool_banned
-        count = _captured_nodes(self._device, lambda stream: tried.run(memory.operands, stream))
-        if not banned:
-            self._device.hand_off()
-        return count
-
     @functools.cached_property
     def _environment(self) -> dict[str, str | int]:
-        device = self._device
-        runtime = next(report for report in device.gpu.reports if report.role == "runtime")
-        return {
-            "platform": device.gpu.platform,
-            "device": device.name,
-            "architecture": device.architecture,
-            "multiprocessors": device.multiprocessors,
-            "runtime": runtime.version,
-            "library": _native.vendor_version(device),
-        }
+        return vendor_environment(self._device)
 
     def _count(self, **more: int) -> None:
         old = self._counters
@@ -230,12 +273,27 @@ def vendor_choices(device: _native.GpuDevice, folder: Path | None = None) -> Ven
         return _CHOICES.setdefault((device.gpu.platform, device.index, made.record.path), made)
 
 
-def _captured_nodes(device: _native.GpuDevice, submit: Callable[[_native.Stream], None]) -> int:
-    stream = _native.Stream(device, non_blocking=True)
-    return _native.HipGraphExecutable.capture(stream, lambda: submit(stream)).node_count
+def vendor_environment(device: _native.GpuDevice) -> dict[str, str | int]:
+    """What of a device, its driver and its library a choice depends on."""
+    runtime = next(report for report in device.gpu.reports if report.role == "runtime")
+    return {
+        "platform": device.gpu.platform,
+        "device": device.name,
+        "architecture": device.architecture,
+        "multiprocessors": device.multiprocessors,
+        "runtime": runtime.version,
+        "library": _native.vendor_version(device),
+    }
 
 
-def _problem(params: GemmParams) -> _native.GemmProblem:
+def _of_the_same_product(records: Iterable[Record], key: Record) -> Record | None:
+    """The last record of a product, whatever it was made on."""
+    same = [record for record in records if all(record[name] == key[name] for name in KEY if name != "environment")]
+    return same[-1] if same else None
+
+
+def gemm_problem(params: GemmParams) -> _native.GemmProblem:
+    """The product as the native layer has it."""
     p = params
     a, b, c, d = (gemm_dtype(number).value for number in (p.a_type, p.b_type, p.c_type, p.d_type))
     return _native.GemmProblem(

@@ -1,4 +1,5 @@
-"""The file of algorithms of the vendor's GEMM that were chosen on this machine: JSON lines beside the compiled kernels.
+"""The files of algorithms of the vendor's GEMM on this machine, as JSON lines: those that were chosen, beside the compiled kernels, and those that a screening
+found, with the user's evidence.
 
 A line holds a record and a hash of it. Its key is all that the choice depends on (`KEY`); a later line of a key replaces an earlier one. Lines are added by one
 write each, under a lock that is held while an algorithm is chosen, so that processes which start together choose once. A line that does not check is counted
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,26 @@ import filelock
 import xxhash
 
 from ostinato.backend_hip.code_cache import default_folder
+from ostinato.backend_hip.evidence.ledger import user_folder
 
-__all__ = ["KEY", "Lines", "Record", "VendorRecord", "Written", "record_key", "written"]
+__all__ = [
+    "KEY",
+    "Lines",
+    "Record",
+    "VendorRecord",
+    "Written",
+    "differences",
+    "record_key",
+    "solution_key",
+    "solutions",
+    "written",
+]
 
-KEY = ("environment", "params", "workspace")
-_FILE = "vendor_choices.jsonl"
+KEY = ("environment", "params", "workspace", "mode")
+"""Card, architecture, driver and library; all of the product: extents, batches and their strides, transposes, dtypes, alpha and beta to their last bit; the
+bytes of workspace it is given; the precision of its sums."""
+_MODE = "f32"
+_FILE, _SOLUTIONS = "vendor_choices.jsonl", "vendor_solutions.jsonl"
 _SECONDS = 600
 """Of waiting for another process that chooses."""
 _WORDS, _LIMIT = 8, 1 << 64
@@ -53,10 +69,10 @@ class Written:
 
 
 class VendorRecord:
-    """The file in a folder (None: the user's). Processes may share it."""
+    """The file of that name in a folder (None: the user's). Processes may share it."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.path = (default_folder() if folder is None else folder) / _FILE
+    def __init__(self, folder: Path | None = None, name: str = _FILE) -> None:
+        self.path = (default_folder() if folder is None else folder) / name
         self._read = Lines({})
         self._end = 0
 
@@ -118,6 +134,24 @@ def written(folder: Path | None = None) -> Written:
     return Written(str(file.path), dict(sorted(cards.items())), lines.damaged)
 
 
+def solutions(folder: Path | None = None) -> VendorRecord:
+    """The file of screened algorithms in a folder (None: that of the user's evidence)."""
+    return VendorRecord(user_folder() if folder is None else folder, _SOLUTIONS)
+
+
+def solution_key(environment: Mapping[str, str | int], params: Sequence[int | float], workspace: int) -> dict[str, Any]:
+    """What a record is found by."""
+    return {"environment": dict(environment), "params": list(params), "workspace": workspace, "mode": _MODE}
+
+
+def differences(record: Record, key: Record) -> str:
+    """In what the environment of a record of the same product is another one."""
+    theirs, mine = record["environment"], key["environment"]
+    return ", ".join(
+        f"{name} {theirs.get(name)!r}, here {mine[name]!r}" for name in mine if theirs.get(name) != mine[name]
+    )
+
+
 def record_key(record: Record) -> str:
     return _text({name: record[name] for name in KEY})
 
@@ -152,6 +186,7 @@ def _has_all(record: Record) -> bool:
         isinstance(environment, dict)
         and {"device", "architecture", "runtime", "library"} <= environment.keys()
         and isinstance(params, list)
+        and isinstance(record["mode"], str)
         and isinstance(algorithm, list)
         and len(algorithm) == _WORDS
         and all(type(number) is int and 0 <= number < _LIMIT for number in (*algorithm, record["needs"]))

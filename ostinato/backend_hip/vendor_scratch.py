@@ -15,7 +15,7 @@ from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array, DType
 
-__all__ = ["Operands", "Scratch", "gemm_dtype", "scratch"]
+__all__ = ["Operands", "Scratch", "block", "extent", "gemm_dtype", "scratch"]
 
 _TILE_BYTES = 1 << 20
 _PIECE = 1 << 24
@@ -39,7 +39,7 @@ class Scratch:
 
     def __init__(self, device: _native.GpuDevice, params: GemmParams, source: int, result: int, workspace: int) -> None:
         self._device, self._result = device, result
-        self._bytes = _extent(params.d_type, params.m, params.n, params.d_leading, params.d_stride, params.batches)
+        self._bytes = extent(params.d_type, params.m, params.n, params.d_leading, params.d_stride, params.batches)
         self._dtype = gemm_dtype(params.d_type).numpy
         read, absent = (source, 0), (0, 0)
         bias = absent if params.bias_type == NO_BIAS else read
@@ -70,20 +70,21 @@ def scratch(device: _native.GpuDevice, params: GemmParams, workspace: int) -> It
     a = (p.k, p.m) if p.transpose_a else (p.m, p.k)
     b = (p.n, p.k) if p.transpose_b else (p.k, p.n)
     read = max(
-        _extent(p.a_type, *a, p.a_leading, p.a_stride, p.batches),
-        _extent(p.b_type, *b, p.b_leading, p.b_stride, p.batches),
-        _extent(p.c_type, p.m, p.n, p.c_leading, p.c_stride, p.batches) if p.beta else 0,
+        extent(p.a_type, *a, p.a_leading, p.a_stride, p.batches),
+        extent(p.b_type, *b, p.b_leading, p.b_stride, p.batches),
+        extent(p.c_type, p.m, p.n, p.c_leading, p.c_stride, p.batches) if p.beta else 0,
         0 if p.bias_type == NO_BIAS else gemm_dtype(p.bias_type).nbytes(p.m),
     )
-    written = _extent(p.d_type, p.m, p.n, p.d_leading, p.d_stride, p.batches)
-    with _block(device, read) as source, _block(device, written) as result, _block(device, workspace) as work:
+    written = extent(p.d_type, p.m, p.n, p.d_leading, p.d_stride, p.batches)
+    with block(device, read) as source, block(device, written) as result, block(device, workspace) as work:
         _fill_with_values(device, source, read, gemm_dtype(p.a_type))
         yield Scratch(device, p, source, result, work)
         device.synchronize()  # what still runs reads and writes it
 
 
 @contextmanager
-def _block(device: _native.GpuDevice, nbytes: int) -> Iterator[int]:
+def block(device: _native.GpuDevice, nbytes: int) -> Iterator[int]:
+    """Memory of a device; no bytes are none."""
     address = device.allocate(nbytes) if nbytes else 0
     try:
         yield address
@@ -92,7 +93,7 @@ def _block(device: _native.GpuDevice, nbytes: int) -> Iterator[int]:
             device.free(address)
 
 
-def _extent(type_number: int, rows: int, columns: int, leading: int, stride: int, batches: int) -> int:
+def extent(type_number: int, rows: int, columns: int, leading: int, stride: int, batches: int) -> int:
     """Bytes from the first to the last element of column-major matrices."""
     return gemm_dtype(type_number).nbytes((batches - 1) * stride + (columns - 1) * leading + rows)
 

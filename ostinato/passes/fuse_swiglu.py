@@ -1,8 +1,9 @@
 """Gate and up projections and their SwiGLU become one node over one weight, gate rows first.
 
 The two weights become one input whose parts are theirs, so the load program concatenates them and the step never sees two. All entries of a program join them,
-as in `fuse_qkv`. Left alone: projections with a bias, intermediate results that something else reads or that are rounded below f32, and weights that are used
-elsewhere too (they would be stored twice).
+as in `fuse_qkv`. Gate and up that are rounded below f32 are not rounded any more; they are not put together for a vendor's product, which would be f32 when
+`unfuse_products` makes it: `fuse_qkv` joins them as they are. Left alone: projections with a bias, intermediate results that something else reads, and weights
+that are used elsewhere too (they would be stored twice).
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class FuseSwiglu:
             types[weight.value.name] = weight.value.type
             attrs = {"dtype": result_dtype(types[x], result), "axis": result.axes[-1]}
             fused = new_node("linear_swiglu", (x, weight.value.name), node.results, attrs, node.location)
-            joint = joint_product(fused, names.unique(fused.name), types)
-            if any(levels.allow(form, (gate, up), types, (node,)) for form in (fused, joint)):
+            forms = [fused]
+            if gate.results[0].type.dtype is DType.F32:
+                forms.append(joint_product(fused, names.unique(fused.name), types))
+            if any(levels.allow(form, (gate, up), types, (node,)) for form in forms):
                 replaced.update({gate.name: None, up.name: None, node.name: fused})
                 inputs.update({old.value.name: weight for old in weights})
         return replace_nodes(graph, replaced, inputs)
@@ -72,8 +75,12 @@ def _weights(graph: Graph, swiglu: Node) -> tuple[GraphInput, GraphInput] | None
     if gate is None or up is None or gate is up or gate.operands[0] != up.operands[0]:
         return None
     for linear in (gate, up):
-        plain = linear.op == "linear" and len(linear.operands) == 2 and linear.results[0].type.dtype is DType.F32
-        if not plain or graph.users[linear.name] != (swiglu,) or linear.name in graph.outputs:
+        if (
+            linear.op != "linear"
+            or len(linear.operands) != 2
+            or graph.users[linear.name] != (swiglu,)
+            or linear.name in graph.outputs
+        ):
             return None
     first, second = own_weight(graph, gate.operands[1], gate), own_weight(graph, up.operands[1], up)
     if first is None or second is None or first.value.type.shape != second.value.type.shape:

@@ -21,6 +21,7 @@ from ostinato.passes.fold_constants import FoldConstants
 from ostinato.passes.fold_scale import FoldScale
 from ostinato.passes.fuse_add_norm import FuseAddNorm
 from ostinato.passes.fuse_attention import FuseAttention
+from ostinato.passes.fuse_group import FuseGroup
 from ostinato.passes.fuse_products import FuseBias, FuseNorm, FuseResidual
 from ostinato.passes.fuse_qkv import FuseQkv
 from ostinato.passes.fuse_rope_bias import FuseRopeBias
@@ -101,6 +102,7 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         FuseBias(options.choice),  # before projections are joined, which have a bias all or none
         FuseSwiglu(options.choice),  # before fuse_qkv, which would take gate and up as two projections of one x
         FuseQkv(choice=options.choice),
+        FuseGroup(options.choice),  # takes the projections whose weights could not be joined
         FuseRopeStore(options.choice),  # before products are unfused, whose columns its rows take strided
         UnfuseProducts(options.choice),  # after fusion joined the weights that all entries share
         FuseQkvRopeStore(options.choice),  # after the vendor had its choice of products

@@ -60,16 +60,22 @@ class PipelineReport:
         """How often each selection policy was taken and bypassed, among the nodes in its range."""
         return policy_counters(self.decisions)
 
-    def diff(self, stage: str) -> str:
-        """What a stage changed, as a unified diff of the text form. Raises `ConfigError` without texts or for an unknown stage."""
+    def diff(self, stage: str, since: str | None = None) -> str:
+        """What a stage changed, or all stages behind `since` up to it, as a unified diff of the text form.
+
+        Raises `ConfigError` without texts, and for stages that are unknown or stand in another order.
+        """
         names = [item.name for item in self.stages]
-        if stage not in names or names.index(stage) == 0:
-            raise ConfigError(f"there is no stage {stage!r} to compare", hint=f"stages: {', '.join(names[1:])}")
-        index = names.index(stage)
-        before, after = self.stages[index - 1].text, self.stages[index].text
+        known = all(name in names for name in (stage, since or stage))
+        last = names.index(stage) if known else 0
+        first = last - 1 if since is None else names.index(since) if known else 0
+        if not 0 <= first < last:
+            which = f"stage {stage!r}" if since is None else f"stage {since!r} in front of {stage!r}"
+            raise ConfigError(f"there is no {which} to compare", hint=f"stages: {', '.join(names)}")
+        before, after = self.stages[first].text, self.stages[last].text
         if before is None or after is None:
             raise ConfigError("the texts of the stages were not kept", hint="run the passes with texts=True")
-        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), names[index - 1], stage, n=1, lineterm="")
+        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), names[first], stage, n=1, lineterm="")
         return "\n".join(lines)
 
 
@@ -85,7 +91,8 @@ def run_pipeline(
     chosen = PipelineOptions() if options is None else options
     passes = pipeline(chosen)
     disable = chosen.disable | omitted(passes, target, chosen.choice.policy)
-    return run_passes(graph, target, passes, disable=disable, texts=texts, stop_after=stop_after)
+    users = frozenset(item.name for _, item in chosen.passes)
+    return run_passes(graph, target, passes, disable=disable, texts=texts, stop_after=stop_after, users=users)
 
 
 def omitted(passes: Sequence[Pass], target: Target, policy: Policy) -> frozenset[str]:

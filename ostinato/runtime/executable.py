@@ -16,6 +16,7 @@ import numpy as np
 
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import CapacityError, ConfigError, InputError, LifecycleError
+from ostinato.ir.evidence import Validations
 from ostinato.ir.explain import Explanation
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
@@ -110,6 +111,11 @@ class Executable:
     def entries(self) -> Mapping[str, EntryPlan]:
         """Plans of the entries by name."""
         return self.program.plan.entries
+
+    @property
+    def validations(self) -> Validations:
+        """Rows that were validated on first use while this was compiled, and how long that took; see docs/evidence.md."""
+        return self.program.validations
 
     @property
     def memory(self) -> MemoryReport:

@@ -62,7 +62,9 @@ class Command:
 _ParserError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's usage error: click's own class, or that of the copy that later versions of typer carry."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_RUN, _MEASURE, _LOOK, _PLAN = (f"ostinato.tools.commands_{group}" for group in ("run", "measure", "look", "plan"))
+_RUN, _MEASURE, _LOOK, _PLAN, _PASSES = (
+    f"ostinato.tools.commands_{group}" for group in ("run", "measure", "look", "plan", "passes")
+)
 
 COMMANDS = (
     Command(
@@ -116,7 +118,20 @@ COMMANDS = (
         "Compile a model for buckets of B sequences times T tokens, load it, and say what it takes.",
     ),
     Command("trace", "Look", _LOOK, "trace_command", "Print the traced graph of a model in the text form."),
-    Command("passes", "Look", _LOOK, "passes_command", "Run the passes on one bucket and say what each did."),
+    Command(
+        "passes",
+        "Look",
+        _PASSES,
+        "passes_command",
+        "Run the passes on one bucket and say what each did, and how long it took.",
+    ),
+    Command(
+        "explain",
+        "Look",
+        _PASSES,
+        "explain_command",
+        "Say why nodes run as they do: the row of each with the records behind it, and what speaks against every other.",
+    ),
     Command(
         "view",
         "Look",

@@ -1,4 +1,5 @@
-"""The commands that look at a model without running it: `compile`, `trace`, `passes`; `plan` has its own file. Options in, one report or text out."""
+"""The commands that look at a model without running it: `compile`, `trace`; `plan`, `passes` and `explain` have files of their own. Options in, one report or
+text out."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from ostinato.tools.options import (
     ModelArgument,
     ModelOption,
     ModeOption,
+    PolicyOption,
     PrecisionOption,
     ShapesOption,
     ThreadsOption,
     chosen_model,
-    parse_dims,
     parse_shapes,
 )
 from ostinato.tools.programs import (
@@ -40,11 +41,9 @@ from ostinato.tools.programs import (
     trace_model,
 )
 from ostinato.tools.schemas import CompileReport
-from ostinato.tools.stages import dump_program, lower_stages, show_passes
+from ostinato.tools.stages import dump_program
 
-__all__ = ["compile_command", "passes_command", "trace_command"]
-
-DEFAULT_DIMS = {"step": "N=128,R=1", "decode": "R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
+__all__ = ["compile_command", "trace_command"]
 
 
 def compile_command(
@@ -57,6 +56,7 @@ def compile_command(
     mode: ModeOption = "auto",
     capture: CaptureOption = None,
     precision: PrecisionOption = "auto",
+    policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
     dump: Annotated[
@@ -82,6 +82,7 @@ def compile_command(
             mode=mode,
             capture=capture,
             precision=precision,
+            policy=policy,
             memory_limit=memory_limit,
             threads=threads,
             progress=LoadProgress(steps),
@@ -125,36 +126,3 @@ def trace_command(
     sys.stdout.write(
         print_graph(trace_model(chosen_model(model, model_option), entry, logits, context, precision).graph)
     )
-
-
-def passes_command(
-    model: ModelArgument = None,
-    model_option: ModelOption = None,
-    entry: EntryOption = None,
-    dims: Annotated[
-        str | None,
-        typer.Option(
-            "--dims",
-            show_default=False,
-            help="Sizes of the graph's dimensions; default: N=128,R=1 for step and embed, B=1,T=128 for forward.",
-        ),
-    ] = None,
-    logits: LogitsOption = "last",
-    context: ContextOption = None,
-    precision: PrecisionOption = "auto",
-    show_graph: Annotated[bool, typer.Option("--graph", help="Print the graph after the passes.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the passes on one bucket and say what each did.
-
-    Example: ostinato passes smollm2 --dims N=128,R=1 --graph
-    """
-    name = chosen_model(model, model_option)
-    traced = trace_model(name, entry, logits, context, precision)
-    report, text = lower_stages(traced, name, parse_dims(DEFAULT_DIMS[traced.graph.name] if dims is None else dims))
-    if as_json:
-        emit_json(report)
-        return
-    if show_graph:
-        sys.stdout.write(text)
-    show_passes(report, output())

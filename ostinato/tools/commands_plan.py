@@ -20,8 +20,10 @@ from ostinato.tools.options import (
     JsonOption,
     MemoryLimitOption,
     ModelOption,
+    PolicyOption,
     PrecisionOption,
     ShapesOption,
+    TargetOption,
     chosen_model,
     parse_shapes,
     refuse_unread,
@@ -36,7 +38,7 @@ __all__ = ["plan_command"]
 _PROBLEM = "For a placement problem (.csv)"
 _SHARED = frozenset(("model", "model_option", "write_to", "as_json"))
 _PROBLEM_OPTIONS = _SHARED | {"capacity", "seconds", "nodes", "threads", "seed", "solver", "picture"}
-_MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "target", "memory_limit", "saved", "problems"}
+_MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "policy", "target", "memory_limit", "saved", "problems"}
 """Parameters that a placement problem reads, and those that a model reads."""
 
 
@@ -55,14 +57,8 @@ def plan_command(
     shapes: ShapesOption = PLANNED_SHAPES,
     context: ContextOption = None,
     precision: PrecisionOption = "auto",
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="NAME",
-            help="host (the CPU), or the architecture of a GPU, which need not be here: gfx942, sm_90.",
-        ),
-    ] = "host",
+    policy: PolicyOption = "balanced",
+    target: TargetOption = "host",
     memory_limit: MemoryLimitOption = None,
     saved: Annotated[
         Path | None,
@@ -182,6 +178,7 @@ def plan_command(
             parse_shapes(shapes),
             context=context,
             precision=precision,
+            policy=policy,
             target=target,
             memory_limit=limit,
             saved=saved,

@@ -24,6 +24,7 @@ from ostinato.frontend.model import Model
 from ostinato.ir.checks import instance, integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
+from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
@@ -65,6 +66,7 @@ def compare(
     tokens: int | None = None,
     device: str | Device = "auto",
     precision: str = "auto",
+    policy: Policy | str = "balanced",
     memory_limit: int | str | None = None,
     threads: int = 0,
     isa: str = "auto",
@@ -73,8 +75,8 @@ def compare(
     """Runs `modes` of a model, or of an executable over packed entries, on the same random token ids and says how they agree.
 
     Besides the modes of an executable there is "no-reuse": planned, with bytes of their own for all activations.
-    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `device`, `precision`, `memory_limit`, `threads` and `isa`
-    are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays`
+    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `device`, `precision`, `policy`, `memory_limit`, `threads` and
+    `isa` are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays`
     times.
 
     Raises `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
@@ -95,6 +97,7 @@ def compare(
         settings = {
             "device": device,
             "precision": precision,
+            "policy": policy,
             "memory_limit": memory_limit,
             "threads": threads,
             "isa": isa,

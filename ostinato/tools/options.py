@@ -28,9 +28,11 @@ __all__ = [
     "ModeOption",
     "ModelArgument",
     "ModelOption",
+    "PolicyOption",
     "PrecisionOption",
     "SeedOption",
     "ShapesOption",
+    "TargetOption",
     "ThreadsOption",
     "chosen_model",
     "parse_dims",
@@ -80,7 +82,27 @@ CaptureOption = Annotated[
         help="Capture only steps of nodes that are so named, like layers.0 or ffn; may be given several times.",
     ),
 ]
-PrecisionOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up].")]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        help="Numerics: strict (the reference's), batch_invariant (the same bits in any batch), balanced, or fast.",
+    ),
+]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="host (the CPU), or the architecture of a GPU, which need not be here: gfx942, sm_90.",
+    ),
+]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype", help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up]."
+    ),
+]
 ThreadsOption = Annotated[
     int, typer.Option("--threads", min=0, help="Threads of the CPU; 0: one for each physical core.")
 ]

@@ -22,6 +22,7 @@ from ostinato.compiler import (
 from ostinato.compiler import compile as compile_decoder
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
+from ostinato.passes.pipeline import settled_options
 from ostinato.passes.precision import Precision
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.encode import EmbedExecutable
@@ -97,14 +98,15 @@ def plan_buckets(
     *,
     context: int | None,
     precision: str,
+    policy: str = "balanced",
     target: str = "host",
     memory_limit: int | None = None,
     saved: Path | None = None,
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
-    `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan that was written before,
-    which is read and checked instead.
+    `policy` is that of numerics. `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan
+    that was written before, which is read and checked instead.
 
     Raises `ConfigError` for an unknown target and for unusable buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what
     `Lowered.load_plan` raises.
@@ -119,10 +121,10 @@ def plan_buckets(
         cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
         traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
         entries = traced.at(bucket_entries("step", buckets["B"], buckets["T"]))
-    settings = plan_settings(memory_limit)
+    settings, options = plan_settings(memory_limit), settled_options(None, traced.precision, policy=policy)
     if saved is None:
-        return plan_text_program(entries, named_target(target), settings=settings)
-    return load_text_plan(saved, entries, named_target(target), settings=settings)
+        return plan_text_program(entries, named_target(target), options, settings)
+    return load_text_plan(saved, entries, named_target(target), options, settings)
 
 
 def precision_of(program: Program) -> str:

@@ -14,7 +14,9 @@ from ostinato.tools.evidence.report import (
     EvidenceExportReport,
     EvidenceListReport,
     EvidencePruneReport,
+    EvidenceScreenReport,
     EvidenceShowReport,
+    EvidenceValidateReport,
     TuneReport,
 )
 from ostinato.tools.report import Report
@@ -30,6 +32,7 @@ __all__ = [
     "EmbedReport",
     "EntryStats",
     "ErrorReport",
+    "ExplainReport",
     "GemmRecord",
     "GpuCard",
     "GpuLibrary",
@@ -346,11 +349,63 @@ class PassesReport(Report):
         nodes_before: int
         nodes_after: int
         seconds: float
+        changed: bool
 
     kind: Literal["passes"] = "passes"
     model: str
     entry: str
+    target: str
     rows: tuple[Row, ...]
+    seconds: float
+    options: dict[str, str]
+    """Options of each pass that ran."""
+    policies: dict[str, tuple[int, int]]
+    """Selection policies -> how many nodes in their range took the row that they prefer, and how many went by it."""
+    diff: str | None
+    """With --diff: what changed, as a unified diff of the text form."""
+    files: tuple[str, ...]
+
+
+class ExplainReport(Report):
+    """`ostinato explain`: decisions of one bucket, node by node."""
+
+    class Rejected(Report):
+        """A row that was not chosen."""
+
+        row: str
+        level: str
+        reason: str
+        text: str
+        evidence: tuple[str, ...]
+
+    class PolicyUsed(Report):
+        """A selection policy in whose range the node is."""
+
+        policy: str
+        taken: bool
+        text: str
+
+    class Node(Report):
+        """A node that runs, with the row that was chosen; `made_of` are the nodes that passes made it of."""
+
+        name: str
+        op: str
+        location: str | None
+        results: tuple[str, ...]
+        row: str
+        level: str
+        exactness: str
+        evidence: tuple[str, ...]
+        note: str
+        made_of: tuple[str, ...]
+        policies: tuple[ExplainReport.PolicyUsed, ...]
+        rejected: tuple[ExplainReport.Rejected, ...]
+
+    kind: Literal["explain"] = "explain"
+    model: str
+    entry: str
+    target: str
+    nodes: tuple[Node, ...]
 
 
 class BenchReport(Report):
@@ -472,6 +527,9 @@ REPORTS: Mapping[str, type[Report]] = {
     "evidence_export": EvidenceExportReport,
     "evidence_prune": EvidencePruneReport,
     "evidence_record": EvidenceShowReport,
+    "evidence_screen": EvidenceScreenReport,
+    "evidence_validate": EvidenceValidateReport,
+    "explain": ExplainReport,
     "passes": PassesReport,
     "placement": PlacementReport,
     "plan": PlanReport,

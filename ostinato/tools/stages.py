@@ -5,14 +5,13 @@ A dump holds the plan, as text and as JSON, and each entry's graph after the pas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from ostinato.compiler import Traced
 from ostinato.ir.files import write_text
 from ostinato.ir.text import print_graph
+from ostinato.passes.runner import PipelineReport
 from ostinato.planner.plan import ProgramPlan
 from ostinato.planner.plan_text import print_program
 from ostinato.planner.problem import problem_to_csv
@@ -21,27 +20,57 @@ from ostinato.runtime.program import Program
 from ostinato.tools.console import count, milliseconds, table
 from ostinato.tools.schemas import PassesReport
 
-__all__ = ["dump_program", "export_problems", "file_stem", "lower_stages", "show_passes"]
+__all__ = ["dump_program", "dump_stages", "export_problems", "file_stem", "passes_report", "show_passes"]
 
 
-def lower_stages(traced: Traced, model: str, dims: Mapping[str, int]) -> tuple[PassesReport, str]:
-    """Lowers a traced graph for one bucket: what each pass did, and the resulting text."""
-    lowered = traced.lower(dims=dims)
+def passes_report(
+    found: PipelineReport, model: str, target: str, diff: str | None, files: tuple[str, ...]
+) -> PassesReport:
+    """What each pass did, what was compared ("cse" or "canonicalize:cse"), and what was written."""
     rows = tuple(
         PassesReport.Row(
-            name=item.name, nodes_before=item.nodes_before, nodes_after=item.nodes_after, seconds=item.seconds
+            name=item.name,
+            nodes_before=item.nodes_before,
+            nodes_after=item.nodes_after,
+            seconds=item.seconds,
+            changed=item.changed,
         )
-        for item in lowered.report.stages
+        for item in found.stages
     )
-    return PassesReport(model=model, entry=lowered.name, rows=rows), print_graph(lowered.graph)
+    since, _, stage = (diff or "").rpartition(":")
+    return PassesReport(
+        model=model,
+        entry=found.graph.name,
+        target=target,
+        rows=rows,
+        seconds=found.seconds,
+        options=dict(found.options),
+        policies={name: (use.taken, use.bypassed) for name, use in found.policies.items()},
+        diff=None if diff is None else found.diff(stage, since or None),
+        files=files,
+    )
 
 
 def show_passes(report: PassesReport, console: Console) -> None:
     """The report for people."""
-    rows = (
+    rows = [
         (row.name, count(row.nodes_before), count(row.nodes_after), milliseconds(row.seconds)) for row in report.rows
+    ]
+    rows.append(("all", "", "", milliseconds(report.seconds)))
+    title = f"passes of {report.entry} for {report.target}"
+    console.print(table(title, ("pass", "nodes before", "after", "time"), rows))
+    for name, (taken, bypassed) in report.policies.items():
+        console.print(f"policy {name}: taken {count(taken)}, bypassed {count(bypassed)}", markup=False)
+    for file in report.files:
+        console.print(f"wrote {file}", markup=False)
+
+
+def dump_stages(found: PipelineReport, directory: Path) -> tuple[str, ...]:
+    """Writes the text after every stage into `directory` (made if need be), numbered in order, and returns the paths. Raises as `dump_program` does."""
+    return tuple(
+        write_text(directory / f"{number:02d}_{file_stem(stage.name)}.graph", stage.text or "")
+        for number, stage in enumerate(found.stages)
     )
-    console.print(table(f"passes of {report.entry}", ("pass", "nodes before", "after", "time"), rows))
 
 
 def dump_program(program: Program, directory: Path) -> tuple[str, ...]:

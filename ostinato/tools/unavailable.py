@@ -12,7 +12,6 @@ UNAVAILABLE: Mapping[str, str] = {
     "bisect": "find the first node, pass or address at which two runs part",
     "breakeven": "measure from how many replays on a captured graph pays",
     "diff": "compare two plans, graphs or artifacts",
-    "explain": "say why a node has the implementation, layout and address it has",
     "repro": "reduce a failing case to a file that reproduces it",
     "serve": "serve a model over HTTP",
     "train": "train from a configuration file",

@@ -93,9 +93,9 @@ TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
     ("pack_bf16", [FLOAT, LONG, FLOAT], [0, 1 << 62, 1, 0, 1, 1]),
     ("copy_rows", [FLOAT, LONG, FLOAT], [0, 0, 4, 1, LARGEST]),
     ("embedding_f32", [INDEX, FLOAT, None, FLOAT], [1, 1, 1 << 62, 0, 0]),
-    ("linear_f32", [FLOAT, FLOAT, *[None] * 4, FLOAT, FLOAT, None], [0, 1, 0, 0, LARGEST, 1, 0, 0.0]),
-    ("linear_f32", [FLOAT, FLOAT, None, FLOAT, None, None, FLOAT, None, None], [HALF, 1, 0, 0, HALF, 0, 0, 0.0]),
-    ("linear_swiglu_f32", [FLOAT, FLOAT, None, None, FLOAT], [1, 1, LARGEST, 0, 0, 0.0]),
+    ("linear_f32", [FLOAT, FLOAT, *[None] * 4, FLOAT, FLOAT, None, None], [0, 1, 0, 0, LARGEST, 1, 0, 0.0]),
+    ("linear_f32", [FLOAT, FLOAT, None, FLOAT, None, None, FLOAT, *[None] * 3], [HALF, 1, 0, 0, HALF, 0, 0, 0.0]),
+    ("linear_swiglu_f32", [FLOAT, FLOAT, None, None, FLOAT, None], [1, 1, LARGEST, 0, 0, 0.0]),
     ("swiglu", [FLOAT, FLOAT, None, FLOAT], [HALF, HALF, 1, 1, 1, 0, 0]),
     ("swiglu", [FLOAT, FLOAT, None, FLOAT], [4, 1, 4, 1 << 62, 4, 0, 0]),
     (
@@ -110,7 +110,7 @@ TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
     ),
     (
         "qkv_rope_store_f32",
-        [FLOAT, FLOAT, None, None, FLOAT, FLOAT, INDEX, INDEX, INDEX, None, FLOAT, FLOAT, FLOAT],
+        [FLOAT, FLOAT, None, None, FLOAT, FLOAT, INDEX, INDEX, INDEX, None, FLOAT, FLOAT, FLOAT, None],
         [1, 1, 0, 0.0, 1, LARGEST, 2, 1, 1, 1, 1, 1, 0, 0],
     ),
 ]
@@ -137,7 +137,7 @@ def test_negative_extents_are_refused(unit: str) -> None:
 def test_a_count_needs_its_four_bytes(unit: str) -> None:
     short = np.zeros(2, np.uint8)
     assert run(unit, "add", [FLOAT, FLOAT, short, FLOAT], [4, 4, 0]) == INVALID
-    assert run(unit, "linear_f32", [FLOAT, FLOAT, None, None, None, short, FLOAT, None, None], [1, 1, 0, 0, 1, 0, 0, 0.0]) == INVALID
+    assert run(unit, "linear_f32", [FLOAT, FLOAT, None, None, None, short, FLOAT, *[None] * 3], [1, 1, 0, 0, 1, 0, 0, 0.0]) == INVALID
 
 
 @pytest.mark.parametrize("kernel", sorted(_native.kernel_names()))

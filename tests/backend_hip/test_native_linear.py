@@ -51,7 +51,7 @@ def run_linear(unit: str, case: Case) -> Array:
     m, k = case.x.shape
     columns = case.columns if sum(case.columns) else (len(case.weight.values), 0, 0)
     outputs = [poison((m, n), case.dtype) if n or not index else None for index, n in enumerate(columns)]
-    operands = [case.x, to_panels(case.weight), case.bias, None, None, counter(case.count), *outputs]
+    operands = [case.x, to_panels(case.weight), case.bias, None, None, counter(case.count), *outputs, None]
     present = [6 + index for index, output in enumerate(outputs) if output is not None]
     params = [m, k, NUMBER[case.x.dtype], NUMBER[case.dtype], *columns, 0.0]
     name = f"linear_{case.weight.format}"
@@ -204,21 +204,21 @@ def test_refuses_what_does_not_fit(unit: str, rng: np.random.Generator) -> None:
     for position, value in [(0, 3), (0, -1), (1, 33), (1, -1), (2, 5), (3, 16), (4, 33), (4, -1), (5, 4), (6, -1)]:
         params = list(good)
         params[position] = value
-        result = launch(unit, "linear_f32", [x, w, *[None] * 4, y, None, None], params, writes=[6], status=INVALID)
+        result = launch(unit, "linear_f32", [x, w, *[None] * 4, y, *[None] * 3], params, writes=[6], status=INVALID)
         assert is_poison(result[0])
     short = np.zeros(7, np.float32)
     assert is_poison(
-        launch(unit, "linear_f32", [x, w, short, *[None] * 3, y, None, None], good, writes=[6], status=INVALID)[0]
+        launch(unit, "linear_f32", [x, w, short, *[None] * 3, y, *[None] * 3], good, writes=[6], status=INVALID)[0]
     )
     blocks = to_panels(random_rows(rng, "q8_0", 8, 32))
     launch(
-        unit, "linear_q8_0", [x, blocks, *[None] * 4, y, None, None], [2, 31, *good[2:]], writes=[6], status=INVALID
+        unit, "linear_q8_0", [x, blocks, *[None] * 4, y, *[None] * 3], [2, 31, *good[2:]], writes=[6], status=INVALID
     )
 
 
 def run_swiglu(unit: str, x: Array, weight: Rows, dtype: np.dtype[np.generic], count: int | None = None) -> Array:
     (m, k), inner = x.shape, len(weight.values) // 2
-    operands = [x, to_panels(weight, pair=True), None, counter(count), poison((m, inner), dtype)]
+    operands = [x, to_panels(weight, pair=True), None, counter(count), poison((m, inner), dtype), None]
     params = [m, k, inner, NUMBER[x.dtype], NUMBER[dtype], 0.0]
     return launch(unit, f"linear_swiglu_{weight.format}", operands, params, writes=[4])[0]
 

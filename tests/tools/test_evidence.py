@@ -100,6 +100,14 @@ def test_records_are_listed_with_where_they_stand(ostinato: Run, ledger: Ledger)
     assert [line.id for line in found.records] == [REJECTED.id]
 
 
+def test_records_of_one_kind(ostinato: Run, ledger: Ledger) -> None:
+    ledger.add(ALL)
+    report = ostinato("evidence", "ls", "--kind", "timing", "--json").report()
+    assert isinstance(report, EvidenceListReport)
+    assert {line.id for line in report.records} == {record.id for record in ALL if record.kind == "timing"}
+    assert ostinato("evidence", "ls", "--kind", "rumour").code == 2
+
+
 def test_an_empty_ledger_is_no_error(ostinato: Run, ledger: Ledger) -> None:
     assert ostinato("evidence", "ls").code == 0
     assert "nothing to take out" in ostinato("evidence", "prune").out
@@ -217,7 +225,7 @@ def test_unusable_places_are_usage_errors(ostinato: Run, ledger: Ledger, tmp_pat
     assert ostinato("evidence", "export", str(tmp_path / "file" / "set.jsonl")).code == 2
     assert ostinato("evidence").code in (0, 2)
     assert ostinato("evidence", "no-such-command").code == 2
-    for command in ("ls", "show", "prune", "export", "tune"):
+    for command in ("ls", "show", "validate", "tune", "screen", "prune", "export"):
         assert f"ostinato evidence {command}" in " ".join(ostinato("evidence", command, "--help").out.split())
 
 

@@ -298,7 +298,7 @@ def test_rows_that_are_not_validated_are_never_run(
     preference = SelectionPolicy("doubtful", row)
     monkeypatch.setattr(
         "ostinato.tools.evidence.tune.candidates_for",
-        lambda *_: iter([Candidate(preference.identity, Options(preferences=(preference,)))]),
+        lambda *_, **__: iter([Candidate(preference.identity, Options(preferences=(preference,)))]),
     )
     device = Doubted(open_device("cpu", 1), Distrust(row, finding))
     machine = Machine()

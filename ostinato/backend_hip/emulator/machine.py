@@ -55,6 +55,10 @@ class EmulatedGpu:
         """Which HIP it is, as `hipRuntimeGetVersion` says it: 70200000 is 7.2."""
         self._library.emulated_version(ctypes.c_int(version))
 
+    def vendor(self, *, spoilt: int = -1, ticks: tuple[float, float, float] = (0, 0, 0)) -> None:
+        """Which of the vendor's three algorithms leaves something out of every sum, and how many ticks each takes besides one."""
+        self._library.emulated_vendor(ctypes.c_int(spoilt), *(ctypes.c_double(number) for number in ticks))
+
     def fail(self, call: str, error: int, *, nth: int = 1) -> None:
         """The nth call of that name from now on fails. "kernel" is an execution, which then takes its device down."""
         self._library.emulated_fail(call.encode(), ctypes.c_long(nth), ctypes.c_int(error))

@@ -26,7 +26,7 @@ def host_environment(cpu: str, unit: str) -> Environment:
     return Environment(
         device=cpu,
         architecture=unit_architecture(unit),
-        compiler=getattr(_native, "compiler", ""),
+        compiler=_native.compiler,
         kernel_hash=kernel_hash(gpu=False),
         version=VERSION,
     )

@@ -114,18 +114,28 @@ class Optimist:
 class DeviceRecords:
     """The records for one environment as they change: those that ship, the user's own, and those that could not be written there."""
 
-    def __init__(self, environment: Environment, ledger: Ledger | None = None) -> None:
-        """`ledger` is the user's own by default."""
+    def __init__(self, environment: Environment, ledger: Ledger | None = None, *, shipped: bool = True) -> None:
+        """`ledger` is the user's own by default; without `shipped` the records that come with the library are left out."""
         self.environment = environment
         self.ledger = Ledger() if ledger is None else ledger
+        self._shipped = shipped
         self._unwritten: tuple[Record, ...] = ()
         self._known: tuple[tuple[object, ...], Known] | None = None
+
+    @property
+    def unwritten(self) -> int:
+        """How many records are known to this process alone."""
+        return len(self._unwritten)
 
     def known(self) -> Known:
         """The records at this moment: the same object as long as nothing changed. Raises `ConfigError` for a ledger that is damaged or cannot be read."""
         stamp = (self.ledger.stamp(), len(self._unwritten))
         if self._known is None or self._known[0] != stamp:
-            records = (*_shipped(), *self.ledger.records(), *self._unwritten)
+            records = (
+                *(_shipped(self.environment.architecture) if self._shipped else ()),
+                *self.ledger.records(),
+                *self._unwritten,
+            )
             self._known = stamp, Known(self.environment, records)
         return self._known[1]
 
@@ -167,8 +177,8 @@ class OnTrust:
 
 
 @functools.cache
-def _shipped() -> tuple[Record, ...]:
-    return shipped_records()
+def _shipped(architecture: str | None = None) -> tuple[Record, ...]:
+    return shipped_records(architecture)
 
 
 def current_records(ledger: Ledger | None = None) -> Iterator[tuple[Record, bool]]:

@@ -22,7 +22,17 @@ from pydantic import ValidationError
 from ostinato.backend_hip.evidence.records import Record, read_record, write_record
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["FOLDER_VARIABLE", "SHIPPED", "Ledger", "Lines", "Pruned", "read_file", "shipped_records", "user_folder"]
+__all__ = [
+    "FOLDER_VARIABLE",
+    "SHIPPED",
+    "Ledger",
+    "Lines",
+    "Pruned",
+    "read_file",
+    "shipped_file",
+    "shipped_records",
+    "user_folder",
+]
 
 FOLDER_VARIABLE = "OSTINATO_EVIDENCE"
 """Of the environment: the folder of the user's own records, in place of the system's."""
@@ -55,9 +65,15 @@ def user_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_data_dir("ostinato")) / "evidence"
 
 
-def shipped_records(folder: Path = SHIPPED) -> tuple[Record, ...]:
-    """The records that come with the library. Raises `ConfigError` as `Ledger.records` does."""
-    return tuple(record for path in sorted(folder.glob("*.jsonl")) for record in _records(path))
+def shipped_file(architecture: str) -> str:
+    """The name of the file with the shipped records of an architecture."""
+    return f"{architecture.replace('/', '-')}.jsonl"
+
+
+def shipped_records(architecture: str | None = None, folder: Path = SHIPPED) -> tuple[Record, ...]:
+    """The records that come with the library, of one architecture or of all. Raises `ConfigError` as `Ledger.records` does."""
+    pattern = "*.jsonl" if architecture is None else shipped_file(architecture)
+    return tuple(record for path in sorted(folder.glob(pattern)) for record in _records(path))
 
 
 def read_file(path: Path) -> tuple[Record, ...]:

@@ -76,7 +76,7 @@ def kernel_hash(*, gpu: bool) -> str:
 
 @functools.cache
 def _host_sources() -> Mapping[str, tuple[str, str]]:
-    return getattr(_native, "kernel_sources", dict)()
+    return _native.kernel_sources()
 
 
 @functools.cache

@@ -166,7 +166,9 @@ def _figures(name: str, tensor: TensorType, mine: Array, oracle: Array, plain: f
             figures,
         )
     if rms > max(_PLAIN_ERRORS * plain_rms, float(floor.max())):
-        raise _TooFar(f"{name} has an error of {rms:.3g} in the root mean square, plainly composed {plain_rms:.3g}", figures)
+        raise _TooFar(
+            f"{name} has an error of {rms:.3g} in the root mean square, plainly composed {plain_rms:.3g}", figures
+        )
     return figures
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ostinato.backend_hip.impls.attention import MAX_WIDTH
 from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, all_of, first_reason, fixed, need_dtype, number
-from ostinato.backend_hip.impls.linear import by_weight, linear_dtypes
+from ostinato.backend_hip.impls.linear import by_weight, linear_dtypes, norm_workspace, pairs_kept, wide_twin
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
@@ -108,19 +108,23 @@ _STORE = Impl(
     in_place=(("q_rotated", "q"),),
 )
 
+_QKV = Impl(
+    op="qkv_rope_store",
+    name="host",
+    level=Level.TUNED,
+    architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
+    operands=("x", "weight", "bias", "gain", *_PLACES, "workspace"),
+    kernel=by_weight("qkv_rope_store"),
+    params=_qkv_params,
+    accepts=all_of(qkv_accepts, pairs_kept),
+    layouts=(("weight", ("panel32",)),),
+    workspace=norm_workspace,
+)
+
 ROPE_STORE_ROWS = (
     _STORE,
     replace(_STORE, name="host_columns", strided=frozenset({"q", "k", "v"}), in_place=(), priority=-1),
-    Impl(
-        op="qkv_rope_store",
-        name="host",
-        level=Level.TUNED,
-        architectures=HOST,
-        exactness=Exactness.ROW_INVARIANT,
-        operands=("x", "weight", "bias", "gain", *_PLACES),
-        kernel=by_weight("qkv_rope_store"),
-        params=_qkv_params,
-        accepts=qkv_accepts,
-        layouts=(("weight", ("panel32",)),),
-    ),
+    _QKV,
+    wide_twin(_QKV, qkv_accepts),
 )

@@ -27,6 +27,7 @@ from ostinato.ir.ops.cache import CACHE_OPS
 from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
 from ostinato.ir.ops.embed import EMBED_OPS
 from ostinato.ir.ops.linear import LINEAR_OPS
+from ostinato.ir.ops.linear_group import LINEAR_GROUP_OPS
 from ostinato.ir.ops.logit_bias import LOGIT_BIAS_OPS
 from ostinato.ir.ops.loss import LOSS_OPS
 from ostinato.ir.ops.matmul import MATMUL_OPS
@@ -46,6 +47,7 @@ __all__ = ["OP", "OPS", "add_operators", "added_operators", "remove_operators"]
 OPS: tuple[OpDef, ...] = (
     *EMBED_OPS,
     *LINEAR_OPS,
+    *LINEAR_GROUP_OPS,
     *MATMUL_OPS,
     *NORM_OPS,
     *ROPE_OPS,
@@ -83,7 +85,9 @@ def add_operators(ops: Iterable[OpDef]) -> None:
         if name in _TABLE or names.count(name) > 1:
             raise ConfigError(f"there is an operator {name} already", hint="give yours another name")
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ConfigError(f"an operator is called {name!r}", hint="a name has small letters, digits and underscores")
+            raise ConfigError(
+                f"an operator is called {name!r}", hint="a name has small letters, digits and underscores"
+            )
     _TABLE.update(zip(names, added, strict=True))
 
 

@@ -18,6 +18,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Finding
 from ostinato.ir.ops import OP
 from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level, Target
 from ostinato.ir.text import print_graph
 from ostinato.ir.views import ViewTable, call_site, types_refusal
@@ -28,6 +29,7 @@ from ostinato.tools.report import Report
 
 __all__ = [
     "PLAIN",
+    "SCREENED",
     "Candidate",
     "Lowering",
     "Options",
@@ -40,10 +42,12 @@ __all__ = [
 
 
 class Options(Report):
-    """How a candidate is compiled: passes left out, and selection policies that hold; no other one does, whatever passed its gate."""
+    """How a candidate is compiled: passes left out, and selection policies that hold; no other one does, whatever passed its gate. `solutions`: what was
+    screened of a vendor's library on this card is used."""
 
     disable: tuple[str, ...] = ()
     preferences: tuple[SelectionPolicy, ...] = ()
+    solutions: bool = False
 
     def pipeline(self, precision: str) -> PipelineOptions:
         """As the compiler takes them."""
@@ -53,13 +57,15 @@ class Options(Report):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`name` is what its records are found by: "fuse_qkv=off", or the identity of a selection policy."""
+    """`name` is what its records are found by: "fuse_qkv=off", the identity of a selection policy, or `SCREENED`."""
 
     name: str
     options: Options
 
 
 PLAIN = Candidate(BASELINE, Options())
+SCREENED = Candidate("vendor_solutions=on", Options(solutions=True))
+"""Other algorithms of a vendor's library for the same products."""
 Lowering = Mapping[str, Lowered]
 """The entries of a program after the passes, by name."""
 
@@ -72,8 +78,12 @@ def lowered_with(candidate: Candidate, entries: Entries, target: Target, precisi
     }
 
 
-def candidates_for(baseline: Lowering, target: Target, decode_rows: int) -> Iterator[Candidate]:
-    """What may be tried beside the baseline; `decode_rows` is the most rows that a decode step has."""
+def candidates_for(
+    baseline: Lowering, target: Target, decode_rows: int, *, screened: bool = False
+) -> Iterator[Candidate]:
+    """What may be tried beside the baseline; `decode_rows` is the most rows that a decode step has, `screened` says that there are screened algorithms."""
+    if screened:
+        yield SCREENED
     for item in pipeline():
         if item.optional:
             yield Candidate(f"{item.name}=off", Options(disable=(item.name,)))
@@ -84,9 +94,16 @@ def candidates_for(baseline: Lowering, target: Target, decode_rows: int) -> Iter
         yield Candidate(identity, Options(preferences=(preference,)))
 
 
-def differing(baseline: Lowering, candidate: Lowering) -> tuple[str, ...]:
-    """The entries that a candidate changes."""
-    return tuple(name for name in baseline if print_graph(baseline[name].graph) != print_graph(candidate[name].graph))
+def differing(baseline: Lowering, candidate: Candidate, lowering: Lowering, target: Target) -> tuple[str, ...]:
+    """The entries that a candidate changes: those with another graph, and for screened algorithms those with products of a vendor's library."""
+    if candidate.options.solutions:
+        return tuple(name for name, lowered in baseline.items() if _has_products(lowered, target))
+    return tuple(name for name in baseline if print_graph(baseline[name].graph) != print_graph(lowering[name].graph))
+
+
+def _has_products(lowered: Lowered, target: Target) -> bool:
+    rows = {target.row(node.op, node.impl) for node in lowered.graph.nodes if node.impl is not None}
+    return any(row is not None and row.kind is StepKind.GEMM for row in rows)
 
 
 def refusal_of(candidate: Candidate, lowering: Lowering, target: Target) -> str:

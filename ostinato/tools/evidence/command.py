@@ -9,27 +9,38 @@ import typer
 
 from ostinato.backend_hip.evidence.gates import PAIRS
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
+from ostinato.backend_hip.vendor_screen import MOST_CANDIDATES
 from ostinato.compiler import open_device, open_model
 from ostinato.ir.files import need_writable
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.evidence.measure import Setting
+from ostinato.tools.evidence.screening import screen_model, show_screening
 from ostinato.tools.evidence.shelf import Shelf, environment_of, environments, open_shelf
 from ostinato.tools.evidence.show import show_export, show_list, show_prune, show_record
 from ostinato.tools.evidence.tune import show_tuning, tune
+from ostinato.tools.evidence.validating import rows_asked_for, show_validation, validate_rows
 from ostinato.tools.evidence.workloads import DEFAULT_WORKLOADS, parse_workloads
 from ostinato.tools.options import (
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     DeviceOption,
     JsonOption,
     ModelArgument,
     ModelOption,
     PrecisionOption,
+    SeedOption,
     ThreadsOption,
     chosen_model,
 )
 
 __all__ = ["evidence_commands"]
 
+WorkloadsOption = Annotated[
+    str, typer.Option("--workloads", help="Decode steps of N rows (dN) and prefills of N tokens (pN).")
+]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", show_default=False, help="Only records of this kind: validation or timing.")
+]
 FromOption = Annotated[
     Path | None,
     typer.Option(
@@ -49,7 +60,9 @@ def evidence_commands() -> typer.Typer:
     for name, function in (
         ("ls", ls_command),
         ("show", show_command),
+        ("validate", validate_command),
         ("tune", tune_command),
+        ("screen", screen_command),
         ("prune", prune_command),
         ("export", export_command),
     ):
@@ -61,10 +74,11 @@ def ls_command(
     pattern: Annotated[
         str,
         typer.Argument(
-            metavar="[TEXT]", show_default=False, help="Only records that have this in their id, subject or detail."
+            metavar="TEXT", show_default=False, help="Only records that have this in their id, subject or detail."
         ),
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also shipped records that hold here.")] = False,
+    kind: KindOption = None,
     file: FromOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -73,7 +87,7 @@ def ls_command(
 
     Example: ostinato evidence ls linear
     """
-    report = open_shelf(open_device(device), file).listed(pattern, everything=everything)
+    report = open_shelf(open_device(device), file).of_kind(kind).listed(pattern, everything=everything)
     emit_json(report) if as_json else show_list(report, output())
 
 
@@ -125,6 +139,7 @@ def export_command(
         ),
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that ship with the library.")] = False,
+    kind: KindOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -133,8 +148,47 @@ def export_command(
     Example: ostinato evidence export records.jsonl
     """
     need_writable(file)
-    report = open_shelf(open_device(device), None).exported(file, pattern, everything=everything)
+    report = open_shelf(open_device(device), None).of_kind(kind).exported(file, pattern, everything=everything)
     emit_json(report) if as_json else show_export(report, output())
+
+
+def validate_command(
+    ops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ops", metavar="NAME", show_default=False, help="Operators to validate; may be given several times."
+        ),
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rows",
+            metavar="NAME",
+            show_default=False,
+            help="Rows to validate, by name or as operator@row; may be given several times.",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every layout, stride and count that samples have, not one for each dtype.")
+    ] = False,
+    isa: Annotated[
+        str, typer.Option("--isa", help="The kernel unit of the CPU: portable, avx2, avx512, avx512_bf16.")
+    ] = "auto",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Validate implementation rows on this machine and record it: fresh random values and edge cases, held against the oracle.
+
+    What a program needs is validated without being asked, the first time; this is for all of it beforehand, or again.
+
+    Example: ostinato evidence validate --ops linear --ops rms_norm
+    """
+    opened = open_device(device, isa=isa)
+    with progress(as_json) as steps:
+        report = validate_rows(opened, rows_asked_for(opened, ops or (), rows or ()), every=everything, steps=steps)
+    emit_json(report) if as_json else show_validation(report, output())
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def tune_command(
@@ -149,9 +203,7 @@ def tune_command(
             help="Candidates with this in their name; may be given several times.",
         ),
     ] = None,
-    workloads: Annotated[
-        str, typer.Option("--workloads", help="Decode steps of N rows (dN) and prefills of N tokens (pN).")
-    ] = DEFAULT_WORKLOADS,
+    workloads: WorkloadsOption = DEFAULT_WORKLOADS,
     pairs: Annotated[
         int, typer.Option("--pairs", min=1, help=f"Pairs of fresh processes; a gate counts {PAIRS} and more.")
     ] = 5,
@@ -188,3 +240,35 @@ def tune_command(
     emit_json(report) if as_json else show_tuning(report, output())
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def screen_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    workloads: WorkloadsOption = DEFAULT_WORKLOADS,
+    candidates: Annotated[
+        int,
+        typer.Option(
+            "--candidates", min=1, max=MOST_CANDIDATES, help="Algorithms to ask the vendor for, of each product."
+        ),
+    ] = MOST_CANDIDATES,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Try the algorithms of a GPU vendor's library for the products of a model, and record the fastest of those that are right.
+
+    The complete result of each is held against the oracle before it is timed.
+
+    Example: ostinato evidence screen path/to/model --workloads p512 --device hip
+    """
+    name = chosen_model(model, model_option)
+    asked = parse_workloads(workloads)
+    with progress(as_json) as steps:
+        report = screen_model(
+            name, open_model(name), open_device(device), asked, precision, candidates=candidates, seed=seed, steps=steps
+        )
+    emit_json(report) if as_json else show_screening(report, output())
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)

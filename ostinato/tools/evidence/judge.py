@@ -44,11 +44,11 @@ def judge_outputs(
     rms, limit = _rms(mine), max(_TIMES * _rms(theirs), _ULPS * float(np.spacing(np.float32(largest))))
     if not rms <= limit:
         return "outside tolerance", f"its logits are off by {rms:.3g} on average, at most {limit:.3g} is allowed"
-    allowed = TOLERANCE[precision] * spread
+    allowed = _tolerance(precision) * spread
     if not (worst := float(np.abs(mine).max(initial=0.0))) <= allowed:
         return "outside tolerance", f"a logit is off by {worst:.3g}, at most {allowed:.3g} is allowed"
     full = [found[names[1]].astype(np.float64) for found in (candidate, baseline)]
-    apart, allowed = float(np.abs(full[0] - full[1]).max(initial=0.0)), 2 * TOLERANCE[precision] * float(full[1].std())
+    apart, allowed = float(np.abs(full[0] - full[1]).max(initial=0.0)), 2 * _tolerance(precision) * float(full[1].std())
     if not apart <= allowed:
         return (
             "outside tolerance",
@@ -61,10 +61,15 @@ def baseline_problem(workload: Workload, reference: Array, baseline: Mapping[str
     """What is wrong with the baseline's own logits; empty where nothing is."""
     found, full = baseline[str(workload)].astype(np.float64), baseline[FULL.format(workload)]
     worst = float(np.abs(found - reference).max(initial=0.0))
-    allowed = TOLERANCE[precision] * float(reference.astype(np.float64).std())
+    allowed = _tolerance(precision) * float(reference.astype(np.float64).std())
     if not worst <= allowed:
         return f"a logit is off by {worst:.3g}, at most {allowed:.3g} is allowed"
     return "" if np.isfinite(full).all() else "some logits are not finite"
+
+
+def _tolerance(precision: str) -> float:
+    """That of `compare`, in standard deviations; whatever rounds to bf16 somewhere is judged as bf16."""
+    return TOLERANCE["f32" if precision == "f32" else "bf16"]
 
 
 def _rms(values: Array) -> float:

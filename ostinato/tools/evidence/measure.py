@@ -93,7 +93,7 @@ class Measurement:
             return self._refused(candidate, self._setting.workloads, error.message)
         if reason := refusal_of(candidate, lowering, self._device.target):
             return self._refused(candidate, self._setting.workloads, reason)
-        changed = differing(self.plain, lowering)
+        changed = differing(self.plain, candidate, lowering, self._device.target)
         workloads = tuple(workload for workload in self._setting.workloads if str(workload) in changed)
         if not workloads:
             return CandidateReport(name=candidate.name, state="no change", reason="", runs=(), gate=None)

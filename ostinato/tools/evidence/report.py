@@ -14,14 +14,18 @@ __all__ = [
     "EvidenceExportReport",
     "EvidenceListReport",
     "EvidencePruneReport",
+    "EvidenceScreenReport",
     "EvidenceShowReport",
+    "EvidenceValidateReport",
     "GateReport",
     "Origin",
     "Outcome",
     "RecordLine",
     "RunReport",
+    "ScreenedProduct",
     "State",
     "TuneReport",
+    "ValidatedRow",
 ]
 
 State = Literal["current", "failed", "rejected", "stale", "elsewhere"]
@@ -141,3 +145,53 @@ class TuneReport(Report):
     recorded: int
     interrupted: bool
     seconds: float
+
+
+class ScreenedProduct(Report):
+    """A product of a vendor's library: how many algorithms the vendor proposed, how many were right, the time of the first right one and of the one that was
+    recorded. Times are null where none was right; `problem` says so, or why nothing was recorded."""
+
+    product: str
+    workloads: tuple[str, ...]
+    candidates: int
+    right: int
+    first_seconds: float | None
+    seconds: float | None
+    gain: float | None
+    problem: str
+
+
+class EvidenceScreenReport(Report):
+    """`ostinato evidence screen MODEL`: the products of a model's programs; `ok` says that each has a solution that was right and recorded."""
+
+    kind: Literal["evidence_screen"] = "evidence_screen"
+    model: str
+    device: str
+    seed: int
+    ok: bool
+    products: tuple[ScreenedProduct, ...]
+
+
+class ValidatedRow(Report):
+    """A row on one class of types. `error` and `bound` are absolute, of the call that came nearest to its bound; null where they are not finite."""
+
+    id: str
+    operator: str
+    row: str
+    level: str
+    signature: str
+    calls: int
+    error: float | None
+    bound: float | None
+    passed: bool
+    reason: str
+
+
+class EvidenceValidateReport(Report):
+    """`ostinato evidence validate`: what was validated, in the order it was run, and the file that has the records."""
+
+    kind: Literal["evidence_validate"] = "evidence_validate"
+    ok: bool
+    architecture: str
+    file: str
+    rows: tuple[ValidatedRow, ...]

@@ -50,6 +50,13 @@ class Shelf:
     records: tuple[tuple[Record, Origin], ...]
     here: Mapping[str, Environment]
 
+    def of_kind(self, kind: str | None) -> Shelf:
+        """The records of one kind (None: all). Raises `ConfigError` for a kind that there is not."""
+        if kind not in (None, "validation", "timing"):
+            raise ConfigError(f"records of kind {kind!r} do not exist", hint="use validation or timing")
+        found = tuple(each for each in self.records if kind in (None, each[0].kind))
+        return Shelf(found, self.here)
+
     def line(self, record: Record, origin: Origin) -> RecordLine:
         """A record in a list."""
         state, why = self._state(record)

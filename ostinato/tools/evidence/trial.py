@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ostinato.backend_hip.hip_device import HipDevice
+from ostinato.backend_hip.vendor_choices import vendor_choices
 from ostinato.compiler import open_device, open_model, plan_text_program
 from ostinato.ir.errors import OstinatoError
 from ostinato.runtime.device import Device
@@ -74,6 +76,8 @@ def run_trial(request: Request, opened: Device | None = None) -> Result:
     """Compiles, runs and measures in this process, on the device that is named or on one that is open. Raises what compiling and running raise."""
     workloads = parse_workloads(request.workloads)
     device = opened or open_device(request.device, request.threads, request.isa)
+    if isinstance(device, HipDevice):
+        vendor_choices(device.native, device.kernels.cache.folder).use_solutions = request.options.solutions
     model = open_model(request.model)
     entries = entries_of(model, workloads, request.precision)
     precision = model.precision(request.precision)

@@ -17,6 +17,8 @@ from rich.console import Console
 from ostinato.backend_hip.evidence.gates import MODELS, RATIO, GateVerdict, judge_policy
 from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.evidence.records import Environment, Record
+from ostinato.backend_hip.hip_device import HipDevice
+from ostinato.backend_hip.vendor_record import solutions
 from ostinato.frontend.model import Model
 from ostinato.runtime.device import Device
 from ostinato.tools.console import Steps, size, table
@@ -51,7 +53,8 @@ def tune(
     with tempfile.TemporaryDirectory() as folder:
         work = Measurement(setting, model, device, environment, ledger, runner, Path(folder))
         decode_rows = max((workload.rows for workload in setting.workloads if workload.kind == "d"), default=1)
-        tried = named(tuple(candidates_for(work.plain, device.target, decode_rows)), only)
+        screened = isinstance(device, HipDevice) and bool(solutions().read().records)
+        tried = named(tuple(candidates_for(work.plain, device.target, decode_rows, screened=screened)), only)
         for number, candidate in enumerate(tried):
 
             def told(what: str, part: float, name: str = candidate.name, number: int = number) -> None:

@@ -103,7 +103,9 @@ Error multiply(const Problem& p) {
         return Error::kIllegalAddress;
     }
     if (workspace != 0) std::memset(p.workspace, 0xa7, workspace);
-    const uint64_t k = p.description.transpose_a ? p.a.rows : p.a.columns;
+    state().ticks += state().slow[p.algorithm];
+    const uint64_t whole = p.description.transpose_a ? p.a.rows : p.a.columns;
+    const uint64_t k = whole - (p.algorithm == state().spoilt ? 1 : 0);
     for (int32_t batch = 0; batch < p.d.batches; ++batch) {
         const auto at = [batch](const LayoutState& layout, uint64_t row, uint64_t column) {
             return static_cast<size_t>(batch * layout.batch_stride) + column * static_cast<size_t>(layout.leading) +

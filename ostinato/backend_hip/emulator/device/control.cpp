@@ -60,6 +60,14 @@ EXPORT void emulated_capacity(int device, size_t bytes) {
     state().devices[device].capacity = bytes;
 }
 
+// One of the vendor's algorithms is wrong from now on (-1: none), and how long each of them takes.
+EXPORT void emulated_vendor(int spoilt, double first, double second, double third) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    state().spoilt = spoilt;
+    const double ticks[] = {first, second, third};
+    std::memcpy(state().slow, ticks, sizeof ticks);
+}
+
 // As hipRuntimeGetVersion says it; before 5.3 types of graph nodes are numbered from 1.
 EXPORT void emulated_version(int version) { state().version = version; }
 
@@ -75,6 +83,8 @@ EXPORT void emulated_recover(void) {  // what only a new process can do on a rea
     for (auto& device : state().devices) device.failed = ost::gpu::Error::kSuccess;
     state().faults.clear();
     state().problem.clear();
+    state().spoilt = -1;
+    for (double& ticks : state().slow) ticks = 0;
     emulated::heal_memory();
 }
 

@@ -6,6 +6,7 @@ from ostinato.backend_hip.impls.hip.attention import ATTENTION_ROWS
 from ostinato.backend_hip.impls.hip.elementwise import ELEMENTWISE_ROWS
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS_ROWS
 from ostinato.backend_hip.impls.hip.linear import LINEAR_ROWS
+from ostinato.backend_hip.impls.hip.linear_group import LINEAR_GROUP_ROWS
 from ostinato.backend_hip.impls.hip.matmul import MATMUL_ROWS
 from ostinato.backend_hip.impls.hip.movement import MOVEMENT_ROWS
 from ostinato.backend_hip.impls.hip.norm import NORM_ROWS
@@ -21,6 +22,7 @@ __all__ = ["HIP_ROWS"]
 
 HIP_ROWS: tuple[Impl, ...] = (
     *LINEAR_ROWS,
+    *LINEAR_GROUP_ROWS,
     *FEW_ROWS_ROWS,
     *MATMUL_ROWS,
     *NORM_ROWS,

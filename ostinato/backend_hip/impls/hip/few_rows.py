@@ -46,12 +46,12 @@ class _Cut(NamedTuple):
 
 
 _CUTS = {
-    "few_rows": _Cut(256, 1, 2),
-    "few_rows_split": _Cut(256, 1, 2),
-    "few_rows_swiglu": _Cut(256, 2, 2),
-    "few_rows_rope_store": _Cut(256, 1, 2),
-    "long": _Cut(512, 1, 1),
-    "head": _Cut(512, 1, 2),
+    "few_rows": _Cut(256, 2, 1),
+    "few_rows_split": _Cut(256, 2, 1),
+    "few_rows_swiglu": _Cut(256, 3, 1),
+    "few_rows_rope_store": _Cut(128, 2, 1),
+    "long": _Cut(256, 2, 1),
+    "head": _Cut(256, 4, 1),
 }
 """By kernel; `long` rows of the weight are for several groups of lanes, and a `head` has so many outputs:"""
 _HEAD = 16384

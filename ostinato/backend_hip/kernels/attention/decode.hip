@@ -178,8 +178,9 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
         const u32 token = unit / static_cast<u32>(heads), head = unit % static_cast<u32>(heads);
         const Sight sight = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
                                      block_size, window);
-        const u32 start = static_cast<u32>(sight.start);
-        const u32 keys = sight.end > sight.start ? static_cast<u32>(sight.end - sight.start) : 0;
+        const bool sees = sight.end > sight.start;
+        const u32 start = sees ? static_cast<u32>(sight.start) : 0;
+        const u32 keys = sees ? static_cast<u32>(sight.end - sight.start) : 0;
         const u32 run = larger<u32>(1, (keys + SHARERS * T::TEAMS - 1) / (SHARERS * T::TEAMS)) * T::TEAMS;
         const u32 sharers = larger<u32>(1, (keys + run - 1) / run);
         if (own >= sharers && !TOGETHER) continue;

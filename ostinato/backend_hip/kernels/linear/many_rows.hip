@@ -59,14 +59,15 @@ DEVICE void multiply_rows(const X* x, int rows, const W* const (&weights)[OUTPUT
     for (int i = 0; i < ROWS * OUTPUTS; ++i) sums[i] = group_sum(sums[i]);
 }
 
-// body(first row, rows, first of OUTPUTS outputs): groups along outputs, rows along the grid's second axis.
+// body(first row, rows, first of OUTPUTS outputs): groups along outputs, rows along the grid's second axis. All groups of
+// a block go through as many turns, some of them past the last output.
 template <int OUTPUTS, class F>
 DEVICE void for_runs(i64 rows, i64 outputs, F body) {
+    const i64 each = static_cast<i64>(group_count()) * OUTPUTS;
     for (i64 row = static_cast<i64>(block_index_y()) * ROWS; row < rows; row += static_cast<i64>(block_count_y()) * ROWS) {
         const int now = static_cast<int>(smaller<i64>(ROWS, rows - row));
-        for (i64 first = (static_cast<i64>(block_index()) * group_count() + group_index()) * OUTPUTS; first < outputs;
-             first += static_cast<i64>(block_count()) * group_count() * OUTPUTS) {
-            body(row, now, first);
+        for (i64 first = block_index() * each; first < outputs; first += block_count() * each) {
+            body(row, now, first + group_index() * OUTPUTS);
         }
     }
 }

@@ -1,6 +1,7 @@
 // Projections on the matrix units, of halves by weights of the same dtype. A block takes 16 outputs and up to TILES
 // times 16 rows of x; its PARTS waves share the columns, each every so manieth step of 32, and are joined in ascending
 // order. Weights go straight from memory to the units: a block reads each of them once.
+#include "group.h"
 #include "projection.h"
 #include "tile.h"
 
@@ -85,6 +86,40 @@ DEVICE void linear_tile(const T* x, const T* weight, const f32* bias, const Y* r
             for (int i = 0; i < SUMS; ++i) {
                 const int at = Sums::row(i), r = t * TILE + Sums::column(i);
                 if (at <= last_output && r <= last_row) results.put(row + r, output + at, sums[t].values[i]);
+                keep_order();
+            }
+        }
+    });
+}
+
+// The same for projections by weights of their own: a block takes outputs of one of them.
+template <int TILES, int PARTS, class T, class Y>
+DEVICE void linear_tile_group(const T* x, const T* w0, const T* w1, const T* w2, const f32* b0, const f32* b1,
+                              const f32* b2, const i32* count, Y* y0, Y* y1, Y* y2, i64 entries, i64 inner,
+                              i64 columns, i64 n0, i64 n1, i64 n2, Status) {
+    const Group<T, Y> group = {{w0, b0, y0, n0}, {w1, b1, y1, n1}, {w2, b2, y2, n2}};
+    const i64 rows = valid_rows(count, entries) * inner;
+    if (!aligned(x) || !aligned(w0) || !aligned(w1) || !aligned(w2)) {
+        for_each_output(rows, group.units(1), [=](i64 row, i64 output) {
+            const Member<T, Y> member = group.of(output, 1);
+            member.put(row, output, plain_dot(x + row * columns, member.weight + output * columns, columns));
+        });
+        return;
+    }
+    for_tiles<TILES>(group.units(TILE) * TILE, rows, [=](i64 output, i64 row) {
+        i64 tile = output / TILE;
+        const Member<T, Y> member = group.of(tile, TILE);
+        const i64 first = tile * TILE;
+        const T* const weights[1] = {member.weight + first * columns};
+        const int last_output = static_cast<int>(smaller<i64>(TILE, member.outputs - first)) - 1;
+        const int last_row = static_cast<int>(smaller<i64>(TILES * TILE, rows - row)) - 1;
+        Sums sums[TILES];
+        take_products<1, TILES, PARTS>(weights, last_output, x + row * columns, last_row, columns, sums);
+        if (!join_parts<PARTS>(sums)) return;
+        for (int t = 0; t < TILES; ++t) {
+            for (int i = 0; i < SUMS; ++i) {
+                const int at = Sums::row(i), r = t * TILE + Sums::column(i);
+                if (at <= last_output && r <= last_row) member.put(row + r, first + at, sums[t].values[i]);
                 keep_order();
             }
         }

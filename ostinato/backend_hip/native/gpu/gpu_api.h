@@ -271,6 +271,7 @@ constexpr uint32_t kEpilogueNone = 1;  // both vendors' numbers
 constexpr uint32_t kEpilogueBias = 4;
 constexpr unsigned kGemmAlignment = 16;  // bytes at whose multiples every operand of a product starts
 constexpr int kProposals = 8;            // of the vendor, of which one is chosen
+constexpr int kMostProposals = 64;       // those that a screening looks at (MOST_CANDIDATES of vendor_screen.py)
 using Blas = struct BlasHandle*;
 using GemmDescription = struct GemmDescriptionHandle*;
 using MatrixLayout = struct MatrixLayoutHandle*;

@@ -83,10 +83,10 @@ struct BlasAdaptor {
     static int check(Blas blas, GemmDescription description, MatrixLayout a, MatrixLayout b, MatrixLayout c,
                      MatrixLayout d, size_t workspace_limit, const GemmChoice* choice, size_t* workspace_bytes) {
         if (calls.check == nullptr) {
-            std::vector<GemmChoice> list(kProposals);
+            std::vector<GemmChoice> list(kMostProposals);
             int found = 0;
             const int status =
-                choices(blas, description, a, b, c, d, workspace_limit, kProposals, list.data(), &found);
+                choices(blas, description, a, b, c, d, workspace_limit, kMostProposals, list.data(), &found);
             for (int i = 0; status == 0 && i < found; ++i) {
                 const GemmChoice& proposed = list[static_cast<size_t>(i)];
                 if (std::memcmp(proposed.algorithm, choice->algorithm, sizeof choice->algorithm) != 0) continue;

@@ -1,0 +1,124 @@
+"""Rows of projections of one x by weights of their own, for GPUs: one launch in place of two or three.
+
+No library of a vendor's serves them. hipBLASLt's grouped products are C++ only; those of cublasLt (13.1) are experimental, for compute capability 10 and 11
+and without a bias. Here a kernel is one for each shape, and what differs from layer to layer, where weights, biases and results lie, are arguments of the launch:
+they lie in the step table and in the nodes of a captured graph, where conformance compares each with the plan, and kernels are loaded with the program.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ostinato.backend_hip.impls.common import FLOATS, WEIGHT_DTYPES, all_of, first_reason, need_dtype
+from ostinato.backend_hip.impls.hip.common import (
+    WAVES,
+    Params,
+    block_launch,
+    by_dtypes,
+    counts_entries,
+    element_launch,
+    readable,
+    rows_of,
+)
+from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.ops.linear_group import MOST_MEMBERS
+from ostinato.ir.step import Launch
+from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
+
+__all__ = ["LINEAR_GROUP_ROWS"]
+
+_LANES, _TILE, _DEPTH = 32, 16, 32
+_PARTS, _TILES = (4, 8, 16), (1, 2, 4)
+"""Waves of a block, which share the columns, and tiles of 16 rows that it takes."""
+_STEPS_A_PART = 4
+_MOST_SHARED = 44
+"""Tiles of sums, a KiB each, that a block has memory for."""
+_HALVES = (DType.F16, DType.BF16)
+
+
+def _members(site: CallSite) -> list[int]:
+    """Outputs of each, 0 where there is none."""
+    return [site.operand(1 + index).static_shape[0] if site.has(1 + index) else 0 for index in range(MOST_MEMBERS)]
+
+
+def _dtypes(site: CallSite) -> str | None:
+    weight = site.operand(1)
+    columns, block = weight.static_shape[1], weight.dtype.block_elements
+    return first_reason(
+        need_dtype("x", site.operand(0), FLOATS),
+        need_dtype("w0", weight, WEIGHT_DTYPES),
+        *(need_dtype("result", result, FLOATS) for result in site.results),
+        f"weight columns must be a multiple of {block}, found {columns}" if columns % block else None,
+    )
+
+
+def _params(site: CallSite) -> Params:
+    return (*rows_of(site.operand(0)), *_members(site))
+
+
+def _rows(site: CallSite) -> int:
+    return math.prod(site.operand(0).static_shape[:-1])
+
+
+def _launch(site: CallSite) -> Launch:
+    return element_launch(sum(_members(site)) * _LANES, rows=_rows(site))
+
+
+def _halves(site: CallSite) -> str | None:
+    x, weight = site.operand(0), site.operand(1)
+    columns = weight.static_shape[1]
+    return first_reason(
+        need_dtype("x", x, _HALVES),
+        need_dtype("w0", weight, (x.dtype,)),
+        f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
+    )
+
+
+def _cut(site: CallSite) -> tuple[int, int]:
+    """Tiles and parts of a block; parts follow from the columns alone, so that the order of sums is one for any number of rows."""
+    steps, wanted = site.operand(1).static_shape[1] // _DEPTH, -(-_rows(site) // _TILE)
+    parts = next((count for count in _PARTS if count * _STEPS_A_PART >= steps), _PARTS[-1])
+    able = [tiles for tiles in _TILES if (parts - 1) * tiles <= _MOST_SHARED]
+    return next((tiles for tiles in able if tiles >= wanted), able[-1]), parts
+
+
+def _tile_kernel(site: CallSite) -> str:
+    dtypes = (site.operand(0).dtype.value, site.results[0].dtype.value)
+    return kernel_name("linear/tile", "linear_tile_group", *_cut(site), *dtypes)
+
+
+def _on_matrix_units(row: Impl, wave: int) -> Impl:
+    def launch(site: CallSite) -> Launch:
+        tiles, parts = _cut(site)
+        across = sum(-(-outputs // _TILE) for outputs in _members(site))
+        return block_launch(across, parts * wave, rows=-(-_rows(site) // (tiles * _TILE)))
+
+    return replace(
+        row,
+        name=f"hip_tile{wave}",
+        level=Level.TUNED,
+        architectures=(f"wave{wave}",),
+        kernel=_tile_kernel,
+        launch=launch,
+        accepts=all_of(row.accepts, _halves),
+    )
+
+
+_LINEAR_GROUP = readable(
+    "linear_group",
+    (
+        "x",
+        *(f"w{index}" for index in range(MOST_MEMBERS)),
+        *(f"b{index}" for index in range(MOST_MEMBERS)),
+        "count",
+        *(f"y{index}" for index in range(MOST_MEMBERS)),
+    ),
+    by_dtypes("linear/group", "linear_group", 0, 1, result=0),
+    _params,
+    _launch,
+    all_of(_dtypes, counts_entries(1)),
+)
+
+LINEAR_GROUP_ROWS = (_LINEAR_GROUP, *(_on_matrix_units(_LINEAR_GROUP, wave) for wave in WAVES))
