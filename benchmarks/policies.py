@@ -102,7 +102,13 @@ def show(rows: Sequence[Row], console: Console) -> None:
     for workload in dict.fromkeys(row.workload for row in rows):
         table = Table(*(Column(name, no_wrap=True) for name in _COLUMNS), title=workload)
         for row in (row for row in rows if row.workload == workload):
-            figures = (f"{row.ms:.4f}", f"{row.over_first:.3f}", str(row.steps), str(row.vendor), f"{row.arena_bytes:,}")
+            figures = (
+                f"{row.ms:.4f}",
+                f"{row.over_first:.3f}",
+                str(row.steps),
+                str(row.vendor),
+                f"{row.arena_bytes:,}",
+            )
             table.add_row(row.policy, row.precision, *figures, f"{row.largest:.5f}", f"{row.root_mean_square:.5f}")
         console.print(table)
 
@@ -113,9 +119,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "hip", "emulated"), help=shows)
     parser.add_argument("--model", default="Q", choices=(*CONFIGS, PACKAGED), help="random weights (default Q)")
     parser.add_argument("--dtype", default="bf16", choices=("f32", "bf16"), help="of the checkpoint (default bf16)")
-    parser.add_argument("--workloads", default="d1,d8,p512", help="decode steps of so many rows, prefills of so many tokens")
+    parser.add_argument(
+        "--workloads", default="d1,d8,p512", help="decode steps of so many rows, prefills of so many tokens"
+    )
     parser.add_argument("--policies", default="balanced,batch_invariant", help="of numerics (default both of these)")
-    parser.add_argument("--precisions", default="bf16", help="separated by semicolons where they name kinds (default bf16)")
+    parser.add_argument(
+        "--precisions", default="bf16", help="separated by semicolons where they name kinds (default bf16)"
+    )
     parser.add_argument("--mode", choices=("planned", "captured"), help="default: captured on a GPU, planned on a CPU")
     parser.add_argument("--rounds", type=int, default=9, help="how often the contenders take turns (default 9)")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU (default 1)")

@@ -359,7 +359,7 @@ class HostDevice:
         """Nothing: the host's kernels are there."""
 
     def make_launch(self, call: LaunchCall) -> HostLaunch | ReferenceCall:
-        """A kernel with its parameters, or a reference; the call's node is what its errors name. Raises `BackendError` for one that the device does not have."""
+        """A kernel with its parameters, or a reference; the call's node is what its errors name. Raises `BackendError` for one that the device lacks."""
         if call.kind is StepKind.CALL:
             return ReferenceCall(call.node, call.kernel, call.params)
         return self._launch(call.node, call.kernel, call.params)

@@ -77,8 +77,10 @@ class Model:
         return self.checkpoint.config
 
     def precision(self, requested: str | PrecisionPolicy) -> str:
-        """The text of a policy of precision. "auto" is "bf16" for a checkpoint whose largest matrix is bfloat16 and "f32" for all others; raises `ConfigError` for
-        what is no policy."""
+        """The text of a policy of precision. "auto" is "bf16" for a checkpoint whose largest matrix is bfloat16 and "f32" for all others.
+
+        Raises `ConfigError` for what is no policy.
+        """
         if requested != "auto":
             return str(precision_policy(requested))
         matrices = [tensor for tensor in self.checkpoint.tensors.values() if len(tensor.shape) == 2]
@@ -169,7 +171,12 @@ def trace_forward(model: Model, *, logits: str = "last", precision: str | Precis
 
 
 def trace_step(
-    model: Model, cache: CacheShape, *, logits: str = "last", precision: str | PrecisionPolicy = "auto", sampling: bool = False
+    model: Model,
+    cache: CacheShape,
+    *,
+    logits: str = "last",
+    precision: str | PrecisionPolicy = "auto",
+    sampling: bool = False,
 ) -> Graph:
     """The packed graph over N tokens of up to R rows.
 

@@ -54,10 +54,12 @@ class Attributes(Mapping[str, Attr]):
     Equal means that the text is equal: 0.0 differs from -0.0 and 1 from True and 1.0, while NaN equals NaN.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_compared", "_hash", "_items")
 
     def __init__(self, items: Mapping[str, Attr] | None = None) -> None:
         self._items: dict[str, Attr] = dict(items or {})
+        self._compared: tuple[tuple[str, type, Attr], ...] | None = None
+        self._hash: int | None = None
 
     def __getitem__(self, key: str) -> Attr:
         return self._items[key]
@@ -72,16 +74,21 @@ class Attributes(Mapping[str, Attr]):
         return key in self._items
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        if self._hash is None:
+            self._hash = hash(self._key())
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Attributes) and self._key() == other._key()
+        return other is self or (isinstance(other, Attributes) and self._key() == other._key())
 
     def _key(self) -> tuple[tuple[str, type, Attr], ...]:
-        return tuple(
-            (name, type(value), repr(value) if isinstance(value, float) else value)
-            for name, value in self._items.items()
-        )
+        """What is compared and hashed, made once."""
+        if self._compared is None:
+            self._compared = tuple(
+                (name, type(value), repr(value) if isinstance(value, float) else value)
+                for name, value in self._items.items()
+            )
+        return self._compared
 
     def __repr__(self) -> str:
         return f"Attributes({self._items!r})"

@@ -141,9 +141,9 @@ class Impl:
     layout the row would like for its first result when its consumers take it (None: natural). `workspace` is bytes, a pure function of the site.
     `in_place` pairs (result name, operand name): the result may take the operand's bytes when this is its last use. `launch` is the shape of the launch, a
     pure function of the site too; a row of the host has none. `kind` is that of its steps: a launch, or a product by the vendor's library.
-    `extents` are the sizes that it is for, as data; `accepts` judges the rest. `exactness` is what its results are equal to. `ahead` names
-    operands that its kernel may read while the step before still runs, which is lawful where no step of the run writes them: a kernel that is started early waits
-    before it touches anything else.
+    `extents` are the sizes that it is for, as data; `accepts` judges the rest. `exactness` is what its results are equal to. `ahead` names operands that its
+    kernel may read while the step before still runs, or takes for constant as long as it lives, which is lawful where no step of the run writes them: a kernel
+    that is started early waits before it touches anything else.
     """
 
     op: str

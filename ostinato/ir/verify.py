@@ -31,7 +31,7 @@ operands are unknown or of the wrong kind is not judged further, so that one mis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 from ostinato.ir.diagnostics import Diagnostics, plain
@@ -114,6 +114,8 @@ class _Walk:
         self.takers: dict[str, str] = {}
         self.made_at: dict[str, int] = {}
         self.mutable = {item.value.name for item in graph.updated}
+        # what the operators' rules say: models repeat themselves, layer by layer
+        self._known: dict[Hashable, tuple[TensorType, ...]] = {}
 
     def run(self) -> None:
         graph, out = self.graph, self.out
@@ -249,11 +251,15 @@ class _Walk:
         return len(out.found) == before
 
     def _inferred(self, statement: int, node: Node, opdef: OpDef) -> bool:
-        try:
-            inferred = opdef.infer(padded_operands(node, opdef, self.types), node.attrs)
-        except OstinatoError as error:
-            self.out.report_error(_rule_of(error), statement, error)
-            return False
+        operands = padded_operands(node, opdef, self.types)
+        key = (node.op, operands, node.attrs)
+        inferred = self._known.get(key)
+        if inferred is None:
+            try:
+                inferred = self._known[key] = opdef.infer(operands, node.attrs)
+            except OstinatoError as error:
+                self.out.report_error(_rule_of(error), statement, error)
+                return False
         stated = [value.type for value in node.results]
         same = len(inferred) == len(stated)
         for one, other in zip(inferred, stated, strict=False):

@@ -54,11 +54,7 @@ class AssignLayout:
         inputs = [_input(item, readers) for item in graph.inputs]
         nodes = [with_types(node, [_result(node, value, readers) for value in node.results]) for node in graph.nodes]
         laid_out = rebuilt(graph, nodes, inputs)
-        return (
-            laid_out
-            if all(view.contiguous for view in storage.values())
-            else _with_copies(laid_out, candidates)
-        )
+        return laid_out if all(view.contiguous for view in storage.values()) else _with_copies(laid_out, candidates)
 
 
 def _without_needless_copies(graph: Graph, candidates: Candidates) -> Graph:

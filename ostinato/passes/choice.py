@@ -8,7 +8,7 @@ exist is a `ConfigError` that says what does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -82,6 +82,8 @@ class Candidates:
         if unknown := sorted(set(self._limits) - {"*", *OP}):
             raise ConfigError(f"a highest level is given for {', '.join(unknown)}", hint=self._operators())
         self._policy.check(target)
+        self._usable: dict[Hashable, tuple[Impl, ...]] = {}
+        self._decided: dict[Hashable, Decision | tuple[Rejection, ...]] = {}
         self._preferences: dict[str, list[tuple[SelectionPolicy, Verdict]]] = {}
         for preference, verdict in _preferences(target, self._policy):
             self._preferences.setdefault(preference.op, []).append((preference, verdict))
@@ -102,6 +104,12 @@ class Candidates:
 
         Validated rows, or where there are none the plainest ones; the reference, which reads weights in an order of its own, only where nothing else would do.
         """
+        key = self._key(site)
+        if key not in self._usable:
+            self._usable[key] = self._usable_rows(site)
+        return self._usable[key]
+
+    def _usable_rows(self, site: CallSite) -> tuple[Impl, ...]:
         opdef, validated, left = OP[site.node.op], list[Impl](), list[Impl]()
         for row in self._ordered(site, self.allowed(site.node))[0]:
             if types_refusal(row, site, opdef) is None:
@@ -119,6 +127,12 @@ class Candidates:
 
     def decide(self, site: CallSite) -> Decision | tuple[Rejection, ...]:
         """The row for a call as it stands, layouts included, and all that speaks against the others; the rejections alone where no row serves it."""
+        key = self._key(site)
+        if key not in self._decided:
+            self._decided[key] = self._decision(site)
+        return self._decided[key]
+
+    def _decision(self, site: CallSite) -> Decision | tuple[Rejection, ...]:
         node, opdef = site.node, OP[site.node.op]
         allowed = self.allowed(node)
         order, gates, inside = self._ordered(site, allowed)
@@ -171,6 +185,12 @@ class Candidates:
             )
 
     # parts of a decision
+
+    def _key(self, site: CallSite) -> Hashable:
+        """What tells calls apart that are decided apart: models repeat themselves, layer by layer."""
+        node = site.node
+        name = node.name if node.name in self._forced else ""
+        return name, node.op, node.attrs, site.operands, site.results, site.strides, site.offsets, site.counted
 
     def _disallowed(self, node: Node, row: Impl) -> Rejection | None:
         """Which rule by hand, or which policy, keeps a row from serving a node."""

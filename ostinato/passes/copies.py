@@ -43,7 +43,9 @@ class Copy:
     def __str__(self) -> str:
         where = "" if self.location is None else f" at {self.location}"
         what = f"gathers strides {list(self.strides)} of" if self.kind == "view" else "repeats"
-        lines = [f"%{self.node} {what} %{self.value}: {self.type}, {self.nbytes} bytes, for {_named(self.readers)}{where}"]
+        lines = [
+            f"%{self.node} {what} %{self.value}: {self.type}, {self.nbytes} bytes, for {_named(self.readers)}{where}"
+        ]
         return "\n".join([*lines, *(f"    {row}: {reason}" for row, reason in self.reasons)])
 
 
@@ -122,7 +124,10 @@ def _why_repeated(graph: Graph, node: Node, left: Mapping[str, str]) -> str:
     near = _softmax_near(graph, node)
     if near is None:
         return "nothing that reads it is a product of attention"
-    return left.get(near, "this attention has no form that shares heads (names of axes, other readers), or fuse_attention is left out")
+    return left.get(
+        near,
+        "this attention has no form that shares heads (names of axes, other readers), or fuse_attention is left out",
+    )
 
 
 def _softmax_near(graph: Graph, node: Node) -> str | None:

@@ -2,8 +2,8 @@
 
 Taken where it saves something: a bias that is a step of its own goes, and one inside a projection moves out of it where the projection then gets a row of a
 higher level (a vendor's library adds no float32 bias to results in bf16). Elsewhere a projection adds its bias at no cost, and stays as it is. Narrow: whole
-sequences [B,T,H,D], one reader at every step from the bias to the rotation, and readers behind it that take heads in any order: a transpose, or a node whose row
-reads strided operands.
+sequences [B,T,H,D], one reader at every step from the bias to the rotation, and readers behind it that take heads in any order: a transpose, or a node whose
+row reads strided operands.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ __all__ = ["PASSES", "PipelineOptions", "describe", "pipeline", "settled_options
 class PipelineOptions:
     """What shapes a lowered graph beside its target.
 
-    `precision`: policy of precision, by its text or as a value (kept as its text, see `ir/precision.py`). `disable`: optional passes to leave out, by name. `choice`: rows and levels by hand. `fold`:
-    the pass that computes on constants while compiling, with its limits. `passes`: the user's own, each with the stage that it stands behind.
+    `precision`: policy of precision, by its text or as a value (kept as its text, see `ir/precision.py`). `disable`: optional passes to leave out, by name.
+    `choice`: rows and levels by hand, and the policy of numerics. `fold`: the pass that computes on constants while compiling, with its limits. `passes`: the
+    user's own, each with the stage that it stands behind.
     """
 
     precision: str | PrecisionPolicy = "f32"

@@ -1,7 +1,7 @@
-"""Decides in which dtype activations are produced (`ir/precision.py` has the policies). It changes numbers, so that it is no optimisation and cannot be left out.
+"""Decides in which dtype activations are produced (`ir/precision.py` has the policies). It changes numbers: no optimisation, never left out.
 
-Without narrowing every activation is f32, whatever the dtype of the weights that are read. Where a policy narrows, what enters a projection of its scope with a
-bf16 weight is bf16: the producer writes bf16 itself where it can (it has a `dtype` attribute and all its readers are such projections); where it cannot, an
+Without narrowing every activation is f32, whatever the dtype of the weights that are read. Where a policy narrows, what enters a projection of its scope with
+a bf16 weight is bf16: the producer writes bf16 itself where it can (it has a `dtype` attribute and all its readers are such projections); where it cannot, an
 explicit cast stands before the projection. Where a policy keeps results, the projection writes bf16, and what reads it and cannot has a cast in front. Weights
 and caches keep the dtypes that the frontend gave them, casts that the model itself makes are left alone, and nothing is ever converted without a node or an
 attribute that says so.

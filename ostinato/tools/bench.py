@@ -127,16 +127,8 @@ def _read(device: Device) -> float:
     # untouched pages are all one page of zeros, read from the cache
     weight.write(np.ones((rows, READ_COLUMNS), np.float32))
     absent = (0, 0)
-    operands = (
-        (x.address, sizes[0]),
-        (weight.address, sizes[1]),
-        absent,
-        absent,
-        (y.address, sizes[2]),
-        absent,
-        absent,
-    )
-    params = (1, READ_COLUMNS, DType.F32.number, DType.F32.number, rows, 0, 0)
+    operands = ((x.address, sizes[0]), (weight.address, sizes[1]), *[absent] * 4, (y.address, sizes[2]), *[absent] * 3)
+    params = (1, READ_COLUMNS, DType.F32.number, DType.F32.number, rows, 0, 0, 0.0)
     table = device.make_table([ResolvedStep("read", StepKind.LAUNCH, "linear_f32", operands, params)])
     return READ_BYTES / _best(table)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ostinato.backend_hip.evidence.first_use import VALIDATING
 from ostinato.backend_hip.target import named_target
 from ostinato.compiler import (
     Traced,
@@ -59,7 +60,7 @@ class LoadProgress:
     steps: Steps
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        self.steps.advance(done, total, f"loading {what}")
+        self.steps.advance(done, total, what if what == VALIDATING else f"loading {what}")
 
 
 def trace_model(name: str, entry: str | None, logits: str, context: int | None, precision: str) -> Traced:
@@ -105,8 +106,8 @@ def plan_buckets(
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
-    `policy` is that of numerics. `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a plan
-    that was written before, which is read and checked instead.
+    `policy` is that of numerics. `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a
+    plan that was written before, which is read and checked instead.
 
     Raises `ConfigError` for an unknown target and for unusable buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what
     `Lowered.load_plan` raises.

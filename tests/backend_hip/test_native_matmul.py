@@ -172,4 +172,6 @@ def test_heads_are_read_and_written_where_they_lie(unit: str, dtype: np.dtype[An
     found = launch(unit, "matmul", [p, v, None, y], params, writes=[3])[0]
     repeated = np.ascontiguousarray(np.repeat(v.transpose(0, 2, 1, 3), 3, axis=1))
     assert np.array_equal(bits(found), bits(matmul(unit, p, repeated).transpose(0, 2, 1, 3)))
-    assert np.array_equal(bits(matmul(unit, p, np.ascontiguousarray(v.transpose(0, 2, 1, 3)))), bits(matmul(unit, p, repeated)))
+    assert np.array_equal(
+        bits(matmul(unit, p, np.ascontiguousarray(v.transpose(0, 2, 1, 3)))), bits(matmul(unit, p, repeated))
+    )

@@ -132,7 +132,7 @@ def sequences(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
             call = next(calls(row, part), None)
             if call is not None:
                 parts.append((call, [*taken], tuple(range(first, first + count))))
-        if len(parts) > 1:
+        if parts and len(start) > 1:
             yield Case(whole, arrays, tuple(parts))
 
 

@@ -29,6 +29,8 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "concat": {"sm_80": 128, "sm_90": 128},
     "linear_swiglu": {"sm_90": 32},
     "linear_tile_swiglu": {"gfx1100": 64},
+    "many_rows": {"sm_80": 80},
+    "many_rows_swiglu": {"sm_80": 24, "sm_90": 24},
     "masked_mean": {"sm_80": 24, "sm_90": 24},
     "rms_norm_held": {"gfx1100": 52},
     "rotary_table": {"sm_80": 40, "sm_90": 40},

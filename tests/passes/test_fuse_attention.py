@@ -57,7 +57,9 @@ class Attention:
 
     def graph(self) -> Graph:
         b = GraphBuilder("attention")
-        q, k, v = (self._heads(b, name, heads) for name, heads in (("q", self.heads), ("k", self.groups), ("v", self.groups)))
+        q, k, v = (
+            self._heads(b, name, heads) for name, heads in (("q", self.heads), ("k", self.groups), ("v", self.groups))
+        )
         if self.rotated:
             half = TensorType((self.batch, self.time, self.width // 2), DType.F32, ("B", "T", ""))
             cos, sin = b.input("cos", half), b.input("sin", half)
@@ -98,7 +100,9 @@ class Attention:
 
 
 def outcome(graph: Graph, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return interpret(graph, {name: rng.normal(size=t.static_shape).astype(t.dtype.numpy) for name, t in inputs(graph)}).outputs
+    return interpret(
+        graph, {name: rng.normal(size=t.static_shape).astype(t.dtype.numpy) for name, t in inputs(graph)}
+    ).outputs
 
 
 def inputs(graph: Graph) -> list[tuple[str, TensorType]]:
@@ -141,7 +145,9 @@ def test_a_causal_island_is_one_operator_without_copies(how: str, repeats: int, 
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-@pytest.mark.parametrize("written", [Attention(causal=False), Attention(returned="probabilities")], ids=["whole", "kept"])
+@pytest.mark.parametrize(
+    "written", [Attention(causal=False), Attention(returned="probabilities")], ids=["whole", "kept"]
+)
 def test_probabilities_go_straight_to_token_major_memory(written: Attention, target: Target, seed: int) -> None:
     """Grouped heads share keys and values; the scores are needed, or not causal, so that they are made."""
     before = written.graph()
@@ -219,7 +225,7 @@ def test_a_bias_goes_into_the_rotation_and_out_of_the_steps(seed: int) -> None:
     after = run_passes(before, target, passes).graph
     fused = [node for node in after.nodes if node.op == "rope_split_half_bias_bthd"]
     assert [node.operands[1] for node in fused] == ["q_bias"]  # the keys are named otherwise in between
-    assert "BHTD" == "".join(fused[0].results[0].type.axes)
+    assert "".join(fused[0].results[0].type.axes) == "BHTD"
     same_values(before, after, seed, 2e-6)
 
 

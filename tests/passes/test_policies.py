@@ -13,7 +13,7 @@ from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.ir.evidence import Exactness, Finding, Verdict
 from ostinato.ir.explain import explain
 from ostinato.ir.graph import Graph
-from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.ir.selection_policy import Gated, SelectionPolicy
 from ostinato.ir.target import CallSite, Extents, Impl, Level, Target
 from ostinato.ir.views import call_site
 from ostinato.passes.choice import Candidates, RowChoice
@@ -36,7 +36,7 @@ class Records:
     def verdict(self, row: Impl, site: CallSite) -> Verdict:
         return self.rows.get(row.name, Verdict(Finding.VALIDATED, (f"record-{row.name}",)))
 
-    def gate(self, policy: SelectionPolicy) -> Verdict:
+    def gate(self, policy: Gated) -> Verdict:
         return self.gates.get(policy.name, Verdict(Finding.MISSING, reason="nobody measured it"))
 
 

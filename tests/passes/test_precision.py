@@ -130,7 +130,9 @@ def test_what_cannot_read_a_kept_result_has_a_cast_in_front() -> None:
     assert graph.types["mlp.gate"].dtype is DType.BF16
     assert graph.producers["y"].operands == ("mlp.gate.f32", "x")
     assert graph.producers["z"].operands == ("y", "mlp.gate.f32")
-    assert [node.op for node in graph.nodes].count("cast") == 2, "one before the product, one behind it for both readers"
+    assert [node.op for node in graph.nodes].count("cast") == 2, (
+        "one before the product, one behind it for both readers"
+    )
 
 
 def unsaid(graph: Graph) -> list[str]:

@@ -1,4 +1,4 @@
-"""Policy `batch_invariant` on the CPU: the logits of a sequence have the same bits alone and in any batch of eight, however its prompt is cut, in prefill and decode."""
+"""Policy `batch_invariant` on the CPU: a sequence has the same bits of logits alone and in any batch of eight, however its prompt is cut, and in decode."""
 
 from __future__ import annotations
 

@@ -27,13 +27,14 @@ from ostinato.ir.selection_policy import Gated
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.views import ViewTable, call_site
 
-__all__ = ["VALIDATE_VARIABLE", "FirstUse", "Progress", "lowered", "validation_option", "with_validation"]
+__all__ = ["VALIDATE_VARIABLE", "VALIDATING", "FirstUse", "Progress", "lowered", "validation_option", "with_validation"]
 
 VALIDATE_VARIABLE = "OSTINATO_VALIDATE"
 """Of the environment: "first-use" or "never", where nothing else says so."""
 _OPTIONS = ("first-use", "never")
 Progress = Callable[[str, int, int], None]
-"""progress("validating rows", done, in all)."""
+"""progress(VALIDATING, rows done, rows in all)."""
+VALIDATING = "validating rows"
 
 
 class Lowering(Protocol):
@@ -76,10 +77,10 @@ class FirstUse:
         made: list[ValidationRecord] = []
         for number, (row, site) in enumerate(wanted):
             if self.progress is not None:
-                self.progress("validating rows", number, len(wanted))
+                self.progress(VALIDATING, number, len(wanted))
             made.append(validate(self.device, self.records.environment, row, site, secrets.randbits(32)))
         if self.progress is not None:
-            self.progress("validating rows", len(wanted), len(wanted))
+            self.progress(VALIDATING, len(wanted), len(wanted))
         self.records.add(made)
         return self.now(), made
 

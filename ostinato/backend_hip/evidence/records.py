@@ -17,7 +17,6 @@ __all__ = [
     "Environment",
     "LevelName",
     "Record",
-    "Rejected",
     "RunFigures",
     "TimingRecord",
     "ValidationRecord",
@@ -69,8 +68,9 @@ class _Record(_Model):
         return draft.model_copy(update={"id": draft.digest()})
 
     def digest(self) -> str:
-        """The id that the other fields make."""
-        text = json.dumps(self.model_dump(mode="json", exclude={"id"}), sort_keys=True, separators=(",", ":"))
+        """The id that the other fields make, those that have their default value apart: a version that knows more fields reads the records of this one."""
+        fields = self.model_dump(mode="json", exclude={"id"}, exclude_defaults=True)
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:_ID_LETTERS]
 
     @model_validator(mode="after")
@@ -114,13 +114,6 @@ class ValidationRecord(_Record):
         return self.kind, self.operator, self.row, self.signature, self.environment.architecture, names
 
 
-class Rejected(_Model):
-    """A candidate that was not taken, and why."""
-
-    name: str
-    reason: str
-
-
 class RunFigures(_Model):
     """One side of a comparison: seconds of each fresh process in the order they ran, and memory in bytes. Without times where nothing was timed."""
 
@@ -147,7 +140,7 @@ class TimingRecord(_Record):
     label: str = ""
     """The subject for people: the model's name."""
     workload: str
-    """What was run: "prefill T512", "decode d128 f32"."""
+    """What was run, and how: "p512 bf16", "d1 f32, 2 threads"."""
     candidate: RunFigures
     baseline: RunFigures
     ratio: float | None = Field(default=None, gt=0)
@@ -155,8 +148,6 @@ class TimingRecord(_Record):
     passed: bool
     reason: str = ""
     """Which gate it did not pass."""
-    rejected: tuple[Rejected, ...] = ()
-    """Candidates that were looked at and not timed or not taken."""
 
     @property
     def key(self) -> tuple[str, ...]:

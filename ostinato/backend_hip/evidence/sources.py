@@ -18,7 +18,7 @@ from ostinato.ir.errors import BackendError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
 
-__all__ = ["ROW", "current", "kernel_hash", "row_sources", "source_of"]
+__all__ = ["ROW", "current", "declared", "file_hash", "kernel_hash", "row_sources", "source_of"]
 
 ROW = "row"
 """The name under which what the row declares is filed."""
@@ -38,7 +38,7 @@ def current(name: str, row: Impl) -> str:
         return declared(row)
     if row.kind is not StepKind.LAUNCH:
         return ""
-    return _file_hash(name) if row.launch is not None else _family_hashes().get(name, "")
+    return file_hash(name) if row.launch is not None else _family_hashes().get(name, "")
 
 
 def source_of(row: Impl, site: CallSite) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def kernel_source_of(kernel: str, *, gpu: bool) -> tuple[str, str]:
         file = KernelName.parse(kernel).file
     except BackendError:
         return kernel, ""
-    return file, _file_hash(file)
+    return file, file_hash(file)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def declared(row: Impl) -> str:
 
 def kernel_hash(*, gpu: bool) -> str:
     """Over the sources of all kernels of a kind of device."""
-    found = {file: _file_hash(file) for file in kernel_files()} if gpu else dict(_family_hashes())
+    found = {file: file_hash(file) for file in kernel_files()} if gpu else dict(_family_hashes())
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:_LETTERS]
 
 
@@ -85,7 +85,8 @@ def _family_hashes() -> Mapping[str, str]:
 
 
 @functools.cache
-def _file_hash(file: str) -> str:
+def file_hash(file: str) -> str:
+    """The hash of a kernel file with its headers in place; empty where there is no such file."""
     if not has_kernel_file(file):
         return ""
     bare = _COMMENT.sub(lambda found: found[1] or " ", expanded(f"{file}.hip"))

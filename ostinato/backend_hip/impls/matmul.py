@@ -152,7 +152,9 @@ def stacked(product: Callable[[CallSite], Product | None]) -> Predicate:
         if product(site) is not None:
             return None
         seen = " and ".join(f"{site.operand(i)} with strides {list(site.strides[i] or ())}" for i in range(2))
-        return f"operands must be matrices with rows or columns without gaps, behind one run of batch axes, found {seen}"
+        return (
+            f"operands must be matrices with rows or columns without gaps, behind one run of batch axes, found {seen}"
+        )
 
     return accepts
 
@@ -174,9 +176,7 @@ def matmul_accepts(site: CallSite) -> str | None:
     return part_accepts(site)
 
 
-def _row(
-    op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate
-) -> Impl:
+def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate) -> Impl:
     def params(site: CallSite) -> tuple[int | float, ...]:
         """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, dtypes, whether a count is of the rows M, sharers of b, steps."""
         found = product(site)

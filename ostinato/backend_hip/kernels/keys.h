@@ -1,4 +1,5 @@
-// Keys and values of packed tokens in a block cache: where they lie, and which of them a token sees.
+// Keys and values of packed tokens in a block cache: where they lie, and which of them a token sees. Blocks of keys that
+// no token sees need not exist.
 #pragma once
 #include "scoring.h"
 
@@ -21,20 +22,16 @@ struct InBlocks {
 // values. A result is their quotient, and 0 where there is no key.
 DEVICE f32 quotient(f32 output, f32 sum) { return sum == 0.0f ? 0.0f : output / sum; }
 
-// What a packed token sees, and where. A token sees the keys up to its position and below its row's length. Blocks of
-// keys that no token sees need not exist.
+// What a packed token sees, of a row of so many keys that has room for `most`. A token sees the keys up to its position
+// and below its row's length; a row of -1 is none.
 struct Sight {
     i64 start, end;
-    const i32* table;
-    bool bad;  // the same in all threads
+    bool bad;  // there is no such row, or it has no room for them
 };
-DEVICE Sight sight_of(const i32* row_of_token, const i32* position, const i32* block_table, const i32* length,
-                      i64 token, i64 table_rows, i64 table_width, i64 block_size, i64 window) {
-    const i64 row = row_of_token[token], at = position[token], start = window_start(at, window);
-    const bool none = row < 0 || row >= table_rows;
-    const i64 end = none ? 0 : smaller<i64>(at + 1, length[row]);
-    const bool bad = row >= table_rows || (end > start && end > table_width * block_size);
-    return {start, bad ? 0 : end, block_table + (none ? 0 : row) * table_width, bad};
+DEVICE Sight sight_of(i64 row, i64 position, i64 length, i64 rows, i64 most, i64 window) {
+    const i64 start = window_start(position, window), end = row < 0 ? 0 : smaller<i64>(position + 1, length);
+    const bool bad = row >= rows || (end > start && end > most);
+    return {start, bad ? 0 : end, bad};
 }
 // Whether some block of keys [start, end) does not exist.
 DEVICE bool blocks_missing(const i32* table, i64 start, i64 end, i64 blocks, i64 block_size) {

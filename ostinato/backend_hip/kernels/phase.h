@@ -59,10 +59,11 @@ DEVICE f32 group_sums(f32 (&values)[N]) {
 }
 
 // ROWS: room for rows of x. STEPS: runs of 16 bytes that a lane takes of a row of the weight. ROOM: KiB of x in shared
-// memory, 0 where it stays where it is.
-template <int ROWS_, int STEPS_, int SPLIT_, int DEPTH_, int ROOM_, int THREADS_>
+// memory, 0 where it stays where it is. NORMED: whether there is a gain.
+template <int ROWS_, int STEPS_, int SPLIT_, int DEPTH_, int ROOM_, int NORMED_, int THREADS_>
 struct Form {
     static constexpr int ROWS = ROWS_, STEPS = STEPS_, SPLIT = SPLIT_, DEPTH = DEPTH_, THREADS = THREADS_;
+    static constexpr bool NORMED = NORMED_ != 0;
     static constexpr int GROUPS = THREADS / GROUP, TEAMS = GROUPS / SPLIT, SUMS = 2 * ROWS;
     static constexpr bool STAGED = ROOM_ > 0;
     static constexpr int WORDS = STAGED ? ROOM_ * 64 : 1;                                   // of x in shared memory
@@ -74,7 +75,7 @@ template <class X, class W>
 struct Product {
     const X* x;
     const W* weight;
-    const f32 *bias, *gain;  // each may be absent
+    const f32 *bias, *gain;  // each may be absent, the gain by its form
     const i32* count;
     i64 entries, inner, columns;
     f32 eps;
@@ -95,11 +96,11 @@ DEVICE f32 plain_output(const Product<X, W>& p, i64 row, i64 place) {
     return p.bias == nullptr ? sum : sum + p.bias[place];
 }
 
-// `rows` says of pair u which rows of the weight it is, rows(u, 0) and rows(u, 1). `finish` gets what becomes of it:
-// finish.before(u, o, row) is read after the wait and before the products, finish.put(u, o, row, own, other, before)
-// is told the sum of output o and that of the other one of its pair.
-template <class F, class X, class W, class Wait, class Rows, class Finish>
-DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs, Rows rows_of, Finish finish) {
+// `finish` says of pair u which rows of the weight it is, place(u, 0) and place(u, 1), and gets what becomes of it:
+// ahead(u, o, row) is read before the wait, before(u, o, row) after it and before the products, and put(u, o, row, own,
+// other, ahead, before) is told the sum of output o and that of the other one of its pair.
+template <class F, class X, class W, class Wait, class Finish>
+DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs, Finish finish) {
     constexpr int SIZE = Packed<W>::size, RUNS = SIZE / 4;  // runs of four values of x in a step of a lane
     SHARED(Words, staged, F::WORDS);
     SHARED(f32, squares, F::GROUPS * F::ROWS);
@@ -107,7 +108,7 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
     const u32 first = worker.first(pairs), end = worker.end(pairs);
     const u32 columns = static_cast<u32>(p.columns), steps = columns / SIZE;
     const int part = group_index() % F::SPLIT, team = group_index() / F::SPLIT;
-    const i64 rows = valid_rows(p.count, p.entries) * p.inner;
+    const int rows = static_cast<int>(valid_rows(p.count, p.entries) * p.inner);
 
     // Of the sums of a pair this lane has one: that of output `own` and row `row`.
     const int number = group_lane() / F::SHARE, own = number / F::ROWS, row = number % F::ROWS;
@@ -115,36 +116,41 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
 
     if (!aligned(p.weight)) {
         wait();
-        const u32 sums = (end - first) * 2 * static_cast<u32>(rows);
+        const u32 each = 2 * static_cast<u32>(rows), sums = (end - first) * each;
         for (u32 i = thread_index(); i < sums; i += F::THREADS) {
-            const u32 pair = first + i / (2 * rows), o = i / rows % 2;
-            const i64 at = i % rows;
-            const f32 mine = plain_output(p, at, rows_of(pair, o)), other = plain_output(p, at, rows_of(pair, 1 - o));
-            finish.put(pair, o, at, mine, other, finish.before(pair, o, at));
+            const u32 pair = first + i / each;
+            const int o = i % each / rows, at = i % rows;
+            const f32 mine = plain_output(p, at, finish.place(pair, o));
+            const f32 other = plain_output(p, at, finish.place(pair, 1 - o));
+            finish.put(pair, o, at, mine, other, finish.ahead(pair, o, at), finish.before(pair, o, at));
         }
         return;
     }
 
     Words words[F::DEPTH][F::STEPS][2];
     f32 bias[F::DEPTH];
-    const auto load = [&](Words(&to)[F::STEPS][2], f32& shift, u32 pair) {
+    typename Finish::Ahead ahead[F::DEPTH];
+    const auto load = [&](Words(&to)[F::STEPS][2], f32& shift, typename Finish::Ahead& known, u32 pair) {
         if (pair >= end) return;
 #pragma unroll
         for (int o = 0; o < 2; ++o) {
-            const W* const from = p.weight + rows_of(pair, o) * p.columns;
+            const W* const from = p.weight + finish.place(pair, o) * p.columns;
 #pragma unroll
             for (int s = 0; s < F::STEPS; ++s) {
                 const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
                 if (step < steps) to[s][o] = load_weights(from + step * SIZE);
             }
         }
-        if (p.bias != nullptr && leads) shift = p.bias[rows_of(pair, own)];
+        if (leads) {
+            if (p.bias != nullptr) shift = p.bias[finish.place(pair, own)];
+            known = finish.ahead(pair, own, row);
+        }
     };
 #pragma unroll
-    for (int d = 0; d < F::DEPTH; ++d) load(words[d], bias[d], first + team + d * F::TEAMS);
+    for (int d = 0; d < F::DEPTH; ++d) load(words[d], bias[d], ahead[d], first + team + d * F::TEAMS);
     Words gains[F::HELD];
-    const bool normed = p.gain != nullptr, whole_gain = aligned(p.gain);
-    if (F::STAGED && normed) {
+    const bool whole_gain = aligned(p.gain);
+    if (F::STAGED && F::NORMED) {
 #pragma unroll
         for (int h = 0; h < F::HELD; ++h) {
             const u32 run = h * F::THREADS + thread_index();
@@ -163,24 +169,32 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
     const bool whole = reinterpret_cast<u64>(p.x) % (4 * sizeof(X)) == 0;
     f32 sums[F::ROWS] = {};
     if (F::STAGED) {
+        f32 values[F::HELD][F::ROWS][4] = {};
+#pragma unroll
+        for (int h = 0; h < F::HELD; ++h) {
+            const u32 run = h * F::THREADS + thread_index();
+#pragma unroll
+            for (int r = 0; r < F::ROWS; ++r) {
+                if (run * 4 < columns && r < rows) load_four(p.x + r * p.columns + run * 4, whole, values[h][r]);
+            }
+        }
 #pragma unroll
         for (int h = 0; h < F::HELD; ++h) {
             const u32 run = h * F::THREADS + thread_index();
             if (run * 4 >= columns) break;
 #pragma unroll
             for (int r = 0; r < F::ROWS; ++r) {
-                f32 values[4] = {};
-                if (r < rows) load_four(p.x + r * p.columns + run * 4, whole, values);
                 Words taken;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    if (normed) sums[r] = fmaf(values[i], values[i], sums[r]);
-                    put(taken, i, normed ? values[i] * value_in(gains[h], i, p.gain) : values[i]);
+                    const f32 value = values[h][r][i];
+                    if (F::NORMED) sums[r] = fmaf(value, value, sums[r]);
+                    put(taken, i, F::NORMED ? value * value_in(gains[h], i, p.gain) : value);
                 }
                 staged[(r * RUNS + run % RUNS) * steps + run / RUNS] = taken;
             }
         }
-    } else if (normed) {
+    } else if (F::NORMED) {
         for (u32 run = thread_index(); run * 4 < columns; run += F::THREADS) {
 #pragma unroll
             for (int r = 0; r < F::ROWS; ++r) {
@@ -191,7 +205,7 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
             }
         }
     }
-    if (normed) {
+    if (F::NORMED) {
 #pragma unroll
         for (int r = 0; r < F::ROWS; ++r) {
             const f32 sum = group_sum(sums[r]);
@@ -200,7 +214,7 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
     }
     block_barrier();
     f32 factor = 1.0f;
-    if (normed) {
+    if (F::NORMED) {
         f32 total = 0.0f;
 #pragma unroll
         for (int g = 0; g < F::GROUPS; ++g) total += squares[row * F::GROUPS + g];
@@ -236,8 +250,8 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
                             for (int i = 0; i < SIZE; i += 4) {
                                 f32 four[4], scale[4];
                                 load_four(p.x + r * p.columns + at + i, whole, four);
-                                if (normed) load_four(p.gain + at + i, whole_gain, scale);
-                                for (int j = 0; j < 4; ++j) values[i + j] = normed ? four[j] * scale[j] : four[j];
+                                if (F::NORMED) load_four(p.gain + at + i, whole_gain, scale);
+                                for (int j = 0; j < 4; ++j) values[i + j] = F::NORMED ? four[j] * scale[j] : four[j];
                             }
                         }
 #pragma unroll
@@ -252,9 +266,10 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
                 }
             }
             const f32 shift = bias[d];
-            const auto known = before[d];
+            const auto known = ahead[d];
+            const auto added = before[d];
             const u32 next = pair + F::DEPTH * F::TEAMS;
-            load(words[d], bias[d], next);
+            load(words[d], bias[d], ahead[d], next);
             if (leads && next < end) before[d] = finish.before(next, own, row);
             f32 sum = group_sums(dots);
             if (F::SPLIT > 1) {
@@ -266,10 +281,10 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
                     sum += here[(team * F::SPLIT + other) * F::SUMS + number];
                 }
             }
-            sum *= factor;
+            if (F::NORMED) sum *= factor;
             if (p.bias != nullptr) sum += shift;
             const f32 other = shuffle_xor(sum, GROUP / 2);
-            if (leads && pair < end) finish.put(pair, own, row, sum, other, known);
+            if (leads && pair < end) finish.put(pair, own, row, sum, other, known, added);
         }
     }
 }

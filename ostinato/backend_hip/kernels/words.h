@@ -14,7 +14,9 @@ struct Packed {
 
 DEVICE bool aligned(const void* at) { return reinterpret_cast<u64>(at) % 16 == 0; }
 
-// Bytes that are read once in a step, past the nearest cache; the address is a multiple of 16.
+// Bytes that are read once in a step, past the nearest cache; the address is a multiple of 16. Such loads, and those of
+// weights below, take memory for constant as long as the kernel lives, and that may begin before the step in front is
+// over: they are for operands that the row names as `ahead`, which no step of the run writes.
 #if defined(OSTINATO_EMULATOR)
 DEVICE Words load_once(const void* at) { return *static_cast<const Words*>(at); }
 #elif defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
@@ -47,14 +49,6 @@ DEVICE Words load_weights(const void* at) {
 }
 #else
 DEVICE Words load_weights(const void* at) { return load_once(at); }
-#endif
-
-// Asks for the bytes around an address to be fetched near the card, which changes nothing but time; it need not be theirs
-// to read, nor what lies there settled.
-#if defined(__CUDA_ARCH__)
-DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
-#else
-DEVICE void prefetch(const void*) {}
 #endif
 
 // Bytes in their places among words.

@@ -40,7 +40,9 @@ __all__ = ["ATTENTION_PART_OPS", "ATTENTION_PROBABILITY_VALUE_BTHD", "ATTENTION_
 def _one_dtype(site: Site, name: str) -> None:
     first, second = site.operand(0), site.operand(1)
     if first.dtype is not second.dtype:
-        fail(DTypeError, site.op, f"{name} of dtype {first.dtype.value} like the other", str(second), "cast one of them")
+        fail(
+            DTypeError, site.op, f"{name} of dtype {first.dtype.value} like the other", str(second), "cast one of them"
+        )
 
 
 def _infer_scores(site: Site) -> tuple[TensorType, ...]:

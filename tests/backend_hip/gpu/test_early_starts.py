@@ -4,6 +4,8 @@ wait for what it reads."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +63,14 @@ def step(kernel: str, *operands: Memory, early: bool = True) -> _native.GpuStep:
 
 def steps(kernel: str, memory: list[Memory]) -> list[_native.GpuStep]:
     w, *values = memory
-    return [step(kernel, w, x, y) for x, y in zip(values, values[1:], strict=False)]
+    return [step(kernel, w, x, y) for x, y in pairwise(values)]
+
+
+def runs(
+    table: _native.GpuTable, graph: _native.HipGraphExecutable, stream: _native.Stream
+) -> tuple[Callable[[], None], ...]:
+    """The two ways to submit the steps."""
+    return table.enqueue, functools.partial(graph.launch, stream)
 
 
 EXPECTED = 3 * np.arange(SIZE) + 1
@@ -76,7 +85,7 @@ def test_kernels_that_wait_give_the_same_bits_however_they_start(
     graph = capture(stream, table.enqueue)
     for seed in range(3):
         machine.seed(seed, eagerness=0)
-        for run in (table.enqueue, lambda: graph.launch(stream)):
+        for run in runs(table, graph, stream):
             before = machine.count("early starts")
             run()
             table.finish()
@@ -107,7 +116,7 @@ def test_a_kernel_that_reads_too_soon_gives_something_else(
     table = _native.GpuTable(device, stream, steps("too_soon", chain))
     graph = capture(stream, table.enqueue)
     machine.seed(1, eagerness=0)
-    for run in (table.enqueue, lambda: graph.launch(stream)):
+    for run in runs(table, graph, stream):
         for memory in chain[1:]:
             memory.write(np.ones(SIZE, np.float32))
         run()

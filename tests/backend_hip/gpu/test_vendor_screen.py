@@ -17,6 +17,7 @@ from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_choices import ChoiceCounters, VendorChoices, gemm_problem
 from ostinato.backend_hip.vendor_oracle import oracle
 from ostinato.backend_hip.vendor_record import solutions
+from ostinato.backend_hip.vendor_scratch import Operands
 from ostinato.backend_hip.vendor_screen import GAIN, MOST_CANDIDATES, Product, products_of, screen
 from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.ir.step import ByteRange, Region, Step, StepKind, StepOperand
@@ -26,6 +27,11 @@ F32, BF16 = DType.F32.number, DType.BF16.number
 M, N, K = 16, 12, 24
 PARAMS = GemmParams(M, N, K, 1, 1, 0, F32, F32, F32, F32, NO_BIAS, K, K, M, M, 0, 0, 0, 0, 1.0, 0.0)
 RESIDUAL = PARAMS._replace(a_type=BF16, b_type=BF16, c_type=BF16, d_type=BF16, beta=1.0)
+BATCHED = RESIDUAL._replace(
+    batches=2, a_stride=M * K, b_stride=N * K, c_stride=M * N + 4, d_stride=M * N + 4, alpha=0.5
+)
+LAST = 2 * (2 * M * N + 4)
+"""Bytes from the first to the last element of its result."""
 ALL = 65536
 """The workspace that all three of the emulated vendor's algorithms may use; it proposes that with the largest first."""
 LARGEST, HALVES, PLAIN = range(3)
@@ -164,39 +170,33 @@ def test_a_record_is_of_one_product_alone(
     assert later.counters == ChoiceCounters(chosen=2)
 
 
-def test_a_product_is_judged_whole(device: _native.GpuDevice) -> None:
-    """What runs it may leave nothing out, write nothing beside it, and give the same twice; c may be d."""
-    problem = {
-        "alpha": 0.5,
-        "batches": 2,
-        "a_stride": M * K,
-        "b_stride": N * K,
-        "c_stride": M * N + 4,
-        "d_stride": M * N + 4,
-    }
-    params = RESIDUAL._replace(c_leading=M, **problem)
-    choice = _native.gemm_choices(device, gemm_problem(params), 4096, 1)[0]
-    with oracle(device, params, 4096, 5) as judge:
+@pytest.mark.parametrize(
+    ("reason", "after", "value"),
+    [
+        ("of batch 1 is", -2, 0x11),
+        ("d[15,11] of batch 1", -2, 0x11),
+        ("d[0,0] of batch 0 is nan", -LAST, 0xFF),
+        ("writes behind its result", 0, 0),
+        ("two runs differ", -LAST, None),
+    ],
+)
+def test_a_product_is_judged_whole(reason: str, after: int, value: int | None, device: _native.GpuDevice) -> None:
+    """What runs it may leave nothing out, write nothing beside it, and give the same twice."""
+    choice = _native.gemm_choices(device, gemm_problem(BATCHED), 4096, 1)[0]
+    turns = iter(range(99))
+    with oracle(device, BATCHED, 4096, 5) as judge:
 
-        def run(operands: Any, *, after: int = 0, value: int = 0, bytes_: int = 0) -> None:
+        def right(operands: Operands) -> None:
             a, b, bias, c, d, work = (address for address, _ in operands)
-            _native.gemm(device, gemm_problem(params), choice, a, b, c, d, bias, params.alpha, params.beta, work, 4096)
-            if bytes_:
-                _native.fill_async(d + after, device, value, bytes_)
+            alpha, beta = BATCHED.alpha, BATCHED.beta
+            _native.gemm(device, gemm_problem(BATCHED), choice, a, b, c, d, bias, alpha, beta, work, 4096)
 
-        assert judge.refusal(run) is None
-        last = (2 * M * N + 4) * 2
-        wrong = {
-            "the oracle's is": {"after": last - 2, "value": 0x11, "bytes_": 2},
-            "of batch 1": {"after": last - 2, "value": 0x11, "bytes_": 2},
-            "is nan": {"after": 0, "value": 0xFF, "bytes_": 2},
-            "writes behind its result": {"after": last, "value": 0, "bytes_": 1},
-        }
-        for reason, how in wrong.items():
-            assert reason in (judge.refusal(lambda operands, how=how: run(operands, **how)) or "")
-        turns = iter(range(99))
-        uneven = judge.refusal(lambda operands: run(operands, value=next(turns), after=(M * N) * 2, bytes_=2))
-        assert uneven == "two runs differ"
+        def wrong(operands: Operands) -> None:
+            right(operands)
+            _native.fill_async(operands[4][0] + LAST + after, device, next(turns) if value is None else value, 2)
+
+        assert judge.refusal(right) is None
+        assert reason in (judge.refusal(wrong) or "")
 
 
 def test_the_products_of_a_plan_are_each_there_once() -> None:

@@ -37,6 +37,9 @@ _BLOCKS = 132
 """Blocks that share the outputs evenly, or a multiple: the multiprocessors of an H200."""
 
 
+_AHEAD = ("weight", "bias", "gain", "count", "row_of_token", "position", "block_table")
+
+
 class _Cut(NamedTuple):
     """Threads of a block, blocks in multiples of `_BLOCKS`, and pairs of rows under way at most."""
 
@@ -65,6 +68,7 @@ class _Form(NamedTuple):
     split: int
     depth: int
     room: int
+    normed: int
     threads: int
 
 
@@ -84,7 +88,8 @@ def _form(site: CallSite, function: str, pairs: int) -> tuple[_Form, int]:
     steps = -(-runs // split)
     depth = max(1, min(cut.depth, turns, _MOST_UNDER_WAY // (2 * steps)))
     room = -(-rows * columns * 4 // 1024)
-    return _Form(rows, steps, split, depth, room if room <= _MOST_ROOM else 0, threads), blocks
+    normed = int(site.real("eps") > 0.0)  # exactly where there is a gain
+    return _Form(rows, steps, split, depth, room if room <= _MOST_ROOM else 0, normed, threads), blocks
 
 
 def _unit(site: CallSite) -> int:
@@ -148,7 +153,7 @@ def _row(
         launch=launch,
         extents=Extents(rows=(0, FEW_ROWS)),
         exactness=Exactness.ROW_INVARIANT,
-        ahead=tuple(name for name in ("weight", "bias", "gain", "count") if name in operands),
+        ahead=tuple(name for name in _AHEAD if name in operands),
     )
 
 

@@ -1,7 +1,7 @@
 """Rows of projections of one x by weights of their own, for GPUs: one launch in place of two or three.
 
 No library of a vendor's serves them. hipBLASLt's grouped products are C++ only; those of cublasLt (13.1) are experimental, for compute capability 10 and 11
-and without a bias. Here a kernel is one for each shape, and what differs from layer to layer, where weights, biases and results lie, are arguments of the launch:
+and without a bias. Here a kernel is one for each shape. What differs from layer to layer, where weights, biases and results lie, are arguments of the launch:
 they lie in the step table and in the nodes of a captured graph, where conformance compares each with the plan, and kernels are loaded with the program.
 """
 

@@ -50,7 +50,7 @@ def _launch(site: CallSite) -> Launch:
     return row_launch(count * inner)
 
 
-_PART = 8192
+_PART = 1024
 """Logits of a row that a block changes."""
 
 

@@ -166,12 +166,15 @@ DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, con
     const i64 units = valid_rows(count, tokens) * heads;
     for (i64 unit = block_index(); unit < units; unit += block_count()) {
         const i64 token = unit / heads, kv = unit % heads / (heads / kv_heads);
-        const Sight seen = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
-                                    block_size, window);
-        const bool bad = blocks_missing(seen.table, seen.start, seen.end, blocks, block_size) || seen.bad;
+        const i64 row = row_of_token[token];
+        const bool known = row >= 0 && row < table_rows;
+        const i32* const table = block_table + (known ? row : 0) * table_width;
+        const Sight seen = sight_of(row, position[token], known ? length[row] : 0, table_rows, table_width * block_size,
+                                    window);
+        const bool bad = blocks_missing(table, seen.start, seen.end, blocks, block_size) || seen.bad;
         if (bad && thread_index() == 0) status.out_of_range();
         Way::attend(q + unit * width, k_cache, v_cache, seen.start, bad ? 0 : seen.end, static_cast<int>(width), score,
-                    InBlocks{seen.table, kv_heads, kv, static_cast<u32>(block_size), width},
+                    InBlocks{table, kv_heads, kv, static_cast<u32>(block_size), width},
                     Finished<Y>{y + unit * width});
     }
 }

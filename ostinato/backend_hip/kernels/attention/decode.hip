@@ -3,9 +3,8 @@
 // manieth key of a run, 16 bytes of it each. Joined are the teams of a group in a tree, then groups in ascending order,
 // then blocks in ascending order. So a result depends on the token and its keys alone.
 //
-// Where keys lie is looked up before the wait, and they are asked for: most of them are older than this step. Blocks are
-// joined through the shared memory of the first one where a device lets blocks see each other's, else by the last one
-// through the workspace.
+// Where keys lie is looked up before the wait, in two rounds of memory and no more. Blocks are joined through the shared
+// memory of the first one where a device lets blocks see each other's, else by the last one through the workspace.
 #include "keys.h"
 #include "phase.h"
 
@@ -33,6 +32,10 @@ DEVICE void sharers_barrier() {}
 DEVICE void set_at_first(f32*, f32) {}
 #endif
 
+// Scores are logarithms to base 2 here.
+constexpr f32 LOG2_E = 1.4426950408889634f;
+DEVICE f32 weight_of(f32 score, f32 peak) { return exp2f(score - (peak == -infinity() ? 0.0f : peak)); }
+
 // Some keys' largest score, the sum of their weights, and a weighted sum of values.
 struct Part {
     f32 peak, sum, output;
@@ -48,7 +51,7 @@ DEVICE Part joined(const Part (&parts)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) whole.peak = Largest()(whole.peak, parts[i].peak);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const f32 share = shifted(parts[i].peak, whole.peak);
+        const f32 share = weight_of(parts[i].peak, whole.peak);
         whole.sum = fmaf(parts[i].sum, share, whole.sum);
         whole.output = fmaf(parts[i].output, share, whole.output);
     }
@@ -70,7 +73,6 @@ DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 en
                    Wait wait, Part (&made)[Team<LANES, C>::ELEMENTS]) {
     using T = Team<LANES, C>;
     constexpr int SIZE = T::SIZE, AT_ONCE = T::AT_ONCE;
-    constexpr int LINE = 128;  // bytes that are fetched together
     SHARED(f32, found, T::GROUPS * T::WIDTH);
     SHARED(f32, peaks, T::GROUPS);
     SHARED(f32, sums, T::GROUPS);
@@ -86,13 +88,6 @@ DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 en
         }
     };
     look();
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-        if (seen(n) && own * static_cast<int>(sizeof(C)) % LINE == 0) {
-            prefetch(keys + at[n]);
-            prefetch(values + at[n]);
-        }
-    }
     wait();
     f32 query[SIZE], output[SIZE] = {}, peak = -infinity(), sum = 0.0f;
     load_values(q + own, aligned(q), query);
@@ -112,17 +107,17 @@ DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 en
             for (int i = 0; i < SIZE; ++i) product = fmaf(query[i], value_in(key[n], i, keys), product);
 #pragma unroll
             for (int lanes = LANES / 2; lanes > 0; lanes /= 2) product += shuffle_xor(product, lanes);
-            scores[n] = seen(n) ? score(product) : -infinity();
+            scores[n] = seen(n) ? score(product) * LOG2_E : -infinity();
             top = Largest()(top, scores[n]);
         }
-        const f32 old = shifted(peak, top);
+        const f32 old = weight_of(peak, top);
         peak = top;
         sum *= old;
 #pragma unroll
         for (int i = 0; i < SIZE; ++i) output[i] *= old;
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n) {
-            const f32 weight = shifted(scores[n], top);
+            const f32 weight = weight_of(scores[n], top);
             sum += weight;
 #pragma unroll
             for (int i = 0; i < SIZE; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
@@ -133,7 +128,7 @@ DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 en
     f32 top = peak;  // of the teams of this group
 #pragma unroll
     for (int n = LANES; n < GROUP; n *= 2) top = Largest()(top, shuffle_xor(top, n));
-    const f32 factor = shifted(peak, top);
+    const f32 factor = weight_of(peak, top);
     sum *= factor;
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) output[i] *= factor;
@@ -170,14 +165,27 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
                           i64 block_size, i64 table_rows, i64 table_width, Scoring score, i64 window) {
     using T = Team<LANES, C>;
     SHARED(f32, gathered, SHARERS * T::WIDTH * PART);
-    const u32 tasks = static_cast<u32>(valid_rows(count, tokens) * heads) * SHARERS;
-    const u32 shared_by = static_cast<u32>(heads / kv_heads);
+    SHARED(i32, table, T::THREADS);
+    const bool short_table = table_width <= T::THREADS;
+    const u32 most = static_cast<u32>(tokens * heads) * SHARERS, shared_by = static_cast<u32>(heads / kv_heads);
     bool waited = false;
-    for (u32 task = worker.index; task < tasks; task += worker.count) {
+    for (u32 task = worker.index; task < most; task += worker.count) {
         const u32 unit = task / SHARERS, own = task % SHARERS;
         const u32 token = unit / static_cast<u32>(heads), head = unit % static_cast<u32>(heads);
-        const Sight sight = sight_of(row_of_token, position, block_table, length, token, table_rows, table_width,
-                                     block_size, window);
+        const i64 valid = valid_rows(count, tokens), row = row_of_token[token], at = position[token];
+        const bool known = row >= 0 && row < table_rows;
+        const i32* const entries = block_table + (known ? row : 0) * table_width;
+        const bool copies = known && short_table && static_cast<i64>(thread_index()) < table_width;
+        const i32 entry = copies ? entries[thread_index()] : -1;
+        const i64 keys_there = known ? length[row] : 0;
+        if (token >= valid) break;  // and so are all that follow, in all blocks that share it
+        const Sight sight = sight_of(row, at, keys_there, table_rows, table_width * block_size, window);
+        if (short_table) {
+            block_barrier();  // an earlier unit's may still be read
+            table[thread_index()] = entry;
+            block_barrier();
+        }
+        const i32* const blocks_of = short_table ? table : entries;
         const bool sees = sight.end > sight.start;
         const u32 start = sees ? static_cast<u32>(sight.start) : 0;
         const u32 keys = sees ? static_cast<u32>(sight.end - sight.start) : 0;
@@ -185,8 +193,8 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
         const u32 sharers = larger<u32>(1, (keys + run - 1) / run);
         if (own >= sharers && !TOGETHER) continue;
         const u32 first = smaller(keys, own * run), end = smaller(keys, first + run);
-        const bool bad = blocks_missing(sight.table, start + first, start + end, blocks, block_size);
-        const InBlocks place = {sight.table, kv_heads, head / shared_by, static_cast<u32>(block_size), T::WIDTH};
+        const bool bad = blocks_missing(blocks_of, start + first, start + end, blocks, block_size);
+        const InBlocks place = {blocks_of, kv_heads, head / shared_by, static_cast<u32>(block_size), T::WIDTH};
         sharers_barrier();  // the first one is there, and no longer reads of an earlier unit
         const auto ready = [&] {
             const Status status = wait();
