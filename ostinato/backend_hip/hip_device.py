@@ -6,6 +6,7 @@ packed by the host's kernels into a pinned buffer of a few MiB and sent from the
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -55,7 +56,7 @@ class HipDevice:
         which rows are right here; without one all are taken on trust."""
         self.native = device
         self._vendor = any(report.role == "blas" and report.finding == "found" for report in device.gpu.reports)
-        self.records = None if ledger is None else DeviceRecords(gpu_environment(device), ledger)
+        self._ledger = ledger
         self.kernels = HipKernels(device, CodeCache() if cache is None else cache)
         self._weights = WeightCarrier(device, host)
         self._launches: weakref.WeakValueDictionary[int, HipLaunch] = weakref.WeakValueDictionary()
@@ -75,6 +76,11 @@ class HipDevice:
     @property
     def name(self) -> str:
         return f"hip:{self.native.index}"
+
+    @functools.cached_property
+    def records(self) -> DeviceRecords | None:
+        """The records of the card, None where its rows are on trust."""
+        return None if self._ledger is None else DeviceRecords(gpu_environment(self.native), self._ledger)
 
     @property
     def target(self) -> Target:

@@ -5,51 +5,14 @@ Records live in a backend's ledger. Passes see them through `Evidence`, which a 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
+from ostinato.ir.finding import Exactness, Finding, Verdict
+from ostinato.ir.target import CallSite, Evidence
 from ostinato.ir.types import TensorType, is_contiguous
 
-if TYPE_CHECKING:
-    from ostinato.ir.selection_policy import Gated
-    from ostinato.ir.target import CallSite, Impl
-
 __all__ = ["Evidence", "Exactness", "Finding", "Validations", "Verdict", "signature_class", "sum_of"]
-
-
-class Exactness(enum.IntEnum):
-    """How exact the results of a row are; each class has what those before it promise."""
-
-    TOLERANCE = 0
-    """Within the operator's tolerance of the reference."""
-    ROW_INVARIANT = 1
-    """A row of the result has the same bits whatever the rows beside it, and however many there are."""
-    REFERENCE = 2
-    """The bits of the reference."""
-
-
-class Finding(enum.Enum):
-    """What the records say about a row at a call site, or about the gate of a selection policy."""
-
-    VALIDATED = "validated"
-    MISSING = "not validated"
-    STALE = "stale"
-    FAILED = "failed"
-    SLOWER = "slower"
-    """Of a gate: whole models do not run faster by it."""
-    MEMORY = "memory"
-    """Of a gate: the peak of memory went up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A finding, the records it rests on by their ids, and for anything but `VALIDATED` what is wrong and how it is mended."""
-
-    finding: Finding
-    evidence: tuple[str, ...] = ()
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +34,6 @@ def sum_of(several: Iterable[Validations]) -> Validations:
     for one in several:
         found = found.and_more(one.classes, one.failed, one.seconds)
     return found
-
-
-class Evidence(Protocol):
-    """The records that hold on one device, as selection asks for them. A pure function of the row and the site: asked twice, it says the same."""
-
-    def verdict(self, row: Impl, site: CallSite) -> Verdict: ...
-
-    def gate(self, policy: Gated) -> Verdict:
-        """What the whole-model runs say of a selection policy, as it is defined now, or of leaving a pass out: `VALIDATED` where it passed and may be a
-        default."""
-        ...
 
 
 def signature_class(site: CallSite) -> str:

@@ -228,6 +228,11 @@ class OpDef:
     def is_view(self) -> bool:
         return self.view is not None
 
+    @property
+    def only_updates(self) -> bool:
+        """Whether every result is an operand updated, so that a call has nothing else to give."""
+        return len(self.must_alias) == len(self.results)
+
     def aliased(self, operands: Sequence[object]) -> tuple[tuple[int, int], ...]:
         """The pairs of `must_alias` that a node with these operands (None where absent) has."""
         return tuple(pair for pair in self.must_alias if pair[1] < len(operands) and operands[pair[1]] is not None)

@@ -10,16 +10,17 @@ import enum
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.evidence import Evidence, Exactness
+from ostinato.ir.finding import Exactness, Verdict
 from ostinato.ir.graph import Node
 from ostinato.ir.opdef import Sizes
-from ostinato.ir.selection_policy import PassOmission, SelectionPolicy
+from ostinato.ir.selection_policy import Gated, PassOmission, SelectionPolicy
 from ostinato.ir.step import Launch, StepKind
 from ostinato.ir.types import TensorType
 
-__all__ = ["ANY", "NATURAL", "CallSite", "Extents", "Impl", "Level", "Target"]
+__all__ = ["ANY", "NATURAL", "CallSite", "Evidence", "Extents", "Impl", "Level", "Target"]
 
 NATURAL = "row"
 """How a row's list of layouts spells the natural one, whatever the names of the axes."""
@@ -178,6 +179,17 @@ class Impl:
     def layouts_of(self, name: str) -> tuple[str, ...]:
         """The layouts that an operand or result may have, the preferred one first."""
         return next((layouts for key, layouts in self.layouts if key == name), (NATURAL,))
+
+
+class Evidence(Protocol):
+    """The records that hold on one device, as selection asks for them. A pure function of the row and the site: asked twice, it says the same."""
+
+    def verdict(self, row: Impl, site: CallSite) -> Verdict: ...
+
+    def gate(self, policy: Gated) -> Verdict:
+        """What the whole-model runs say of a selection policy, as it is defined now, or of leaving a pass out: `VALIDATED` where it passed and may be a
+        default."""
+        ...
 
 
 def _row_text(value: object) -> str:

@@ -26,8 +26,8 @@ class WeightPart:
     """Rows [start, stop) of the checkpoint tensor `tensor`.
 
     `transform` is "none"; "reorder_rows": the source names the file row of every logical row (GGUF stores the rows of Q and K permuted); "shift": the source
-    names a number that is added to every stored value in float32 (Gemma stores its gains less 1); or "transpose": the rows are the columns of a stored matrix of
-    floats, which is the graph's wish. Loading refuses a part that says otherwise than its source.
+    names a number that is added to every stored value in float32 (Gemma stores its gains less 1); or "transpose": the rows are the columns of a stored matrix
+    of floats, which is the graph's wish. Loading refuses a part that says otherwise than its source.
     """
 
     tensor: str

@@ -133,9 +133,9 @@ def new_node(
 
 
 def joint_product(node: Node, name: str, types: Mapping[str, TensorType]) -> Node:
-    """The `linear` called `name` over the whole weight of a `linear_split` or a `linear_swiglu`: all results of the one are its columns, gate and up of the other.
+    """The `linear` called `name` over the whole weight of a `linear_split`, all of whose results are its columns, or of a `linear_swiglu`, whose gate and up are.
 
-    Those of gate and up are float32, as the operator has them inside. The axis of the columns is the one that all results have, or anonymous. For nodes without
+    Gate and up are float32, as the operator has them inside. The axis of the columns is the one that all results have, or anonymous. For nodes without
     a norm, which is fused later.
     """
     x = types[node.operands[0] or ""]

@@ -71,7 +71,7 @@ def _parameters(opdef: OpDef) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(attr.name, _KEYWORD, default=default, annotation=attr.type.__name__)
     if opdef.is_view:
         return
-    if not opdef.must_alias:
+    if not opdef.only_updates:
         yield inspect.Parameter("out", _KEYWORD)
     for option in ("workspace", "stream", "level"):
         yield inspect.Parameter(option, _KEYWORD, default=None)
@@ -100,16 +100,18 @@ def _documentation(opdef: OpDef, target: Target) -> str:
 
 
 def _results(opdef: OpDef) -> Iterator[str]:
-    names = ", ".join(opdef.results)
+    aliased = dict(opdef.must_alias)
+    free = [name for index, name in enumerate(opdef.results) if index not in aliased]
+    updated = ", ".join(opdef.operands[operand].name for operand in aliased.values())
     if opdef.is_view:
         yield "Returns a TensorView of the operand's own bytes; nothing is written."
-    elif opdef.must_alias:
-        updated = ", ".join(opdef.operands[operand].name for _, operand in opdef.must_alias)
+    elif not free:
         yield f"Updates {updated}, and returns them; there is no out=."
-    elif len(opdef.results) == 1 and not names.endswith("*"):
-        yield f"out: memory for {names}, contiguous, apart from the operands; returned as it is."
     else:
-        yield f"out: a tuple of memory for {names}, contiguous, apart from the operands; returned as it is."
+        memory = "memory" if len(free) == 1 and not free[0].endswith("*") else "a tuple of memory"
+        yield f"out: {memory} for {', '.join(free)}, contiguous, apart from the operands; returned as it is."
+        if updated:
+            yield f"Updates {updated}."
     if not opdef.is_view:
         yield f'ops.result_types("{opdef.name}", ...) and ops.workspace_bytes("{opdef.name}", ...) say what a call needs.'
 

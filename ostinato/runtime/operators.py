@@ -95,7 +95,8 @@ class Operators:
         level: Level | str | None = None,
         in_place: bool = False,
     ) -> Any:
-        """Runs an operator on operands, by place or by name, with attributes by name; returns `out`, the operands that it updates, or the view that it makes.
+        """Runs an operator on operands, by place or by name, with attributes by name; returns `out`, the operands that it updates where it only updates, or the
+        view that it makes.
 
         Raises `ShapeError`, `DTypeError`, `LayoutError`, `BoundsError` and `ConfigError` for operands, attributes, outputs, streams and rows that do not fit,
         and for operands of several devices; `InputError` for memory that is missing, given twice or out of reach; `LayoutError` for memory that overlaps;
@@ -134,7 +135,7 @@ class Operators:
         if not plan.empty:
             taken = tuple([kernel_operand(memory, place) for place in plan.places])
             ready.launch.run(taken) if order is None else ready.launch.run(taken, order.native)
-        return tuple(given[operand] for _, operand in opdef.aliased(given)) if opdef.must_alias else out
+        return tuple(given[operand] for _, operand in opdef.aliased(given)) if opdef.only_updates else out
 
     # queries: types may stand for operands
 

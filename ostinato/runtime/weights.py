@@ -1,7 +1,7 @@
 """Loading weights: the manifest's parts go from the mapped checkpoint straight into the weights region.
 
-Packing, row reordering, shifts, transposes and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of the
-weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
+Packing, row reordering, shifts, transposes and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of
+the weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
 """
 
 from __future__ import annotations

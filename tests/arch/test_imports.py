@@ -17,7 +17,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ostinato"
 
-WIRING = ("ostinato.compiler", "ostinato.llm", "ostinato.embedder", "ostinato.hip", "ostinato.ops")
+WIRING = (
+    "ostinato.compiler",
+    "ostinato.llm",
+    "ostinato.embedder",
+    "ostinato.extending",
+    "ostinato.hip",
+    "ostinato.ops",
+)
 FOLDERS = ("ir", "frontend", "passes", "planner", "backend_hip", "runtime")
 # folder -> what it may import of ours besides itself; the longest row that fits a module is its row
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -43,6 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ostinato.compiler": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.llm": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.embedder": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
+    "ostinato.extending": ("ostinato.ir", "ostinato.backend_hip"),
     "ostinato.hip": ("ostinato.backend_hip",),
     "ostinato.ops": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.tools": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
@@ -58,6 +66,7 @@ CLOSED = (
     "ostinato.compiler",
     "ostinato.llm",
     "ostinato.embedder",
+    "ostinato.extending",
     "ostinato.hip",
     "ostinato.ops",
     "ostinato",

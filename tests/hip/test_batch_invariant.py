@@ -17,19 +17,19 @@ from tests.frontend.make_checkpoints import random_model, small_config, write_gg
 from tests.frontend.small_families import small_model
 from tests.runtime.invariance import Row, company, logits_of
 
-LONGEST = 9
+LONGEST = 6
 
 
 def compiled(model: ost.Model, device: Any, **options: Any) -> ost.TextExecutable:
     buckets = {"B": [1, 8], "T": [2, LONGEST]}
     return ost.compile(
-        model, buckets=buckets, context=16, logits="all", device=device, policy="batch_invariant", **options
+        model, buckets=buckets, context=8, logits="all", device=device, policy="batch_invariant", **options
     )
 
 
 def check(executable: ost.TextExecutable, seed: int) -> None:
     rng, vocabulary = np.random.default_rng(seed), executable.vocab_size
-    for prompt, more in ((1, 2), (LONGEST, 2)):
+    for prompt, more in ((1, 2), (LONGEST, 1)):
         row = Row(rng.integers(0, vocabulary, prompt + more, dtype=np.int32), prompt)
         (alone,) = logits_of(executable, [row])
         assert np.isfinite(alone).all()
@@ -37,7 +37,7 @@ def check(executable: ost.TextExecutable, seed: int) -> None:
         assert logits_of(executable, rows)[place].tobytes() == alone.tobytes(), (prompt, place)
 
 
-@pytest.mark.parametrize(("family", "precision"), [("qwen2", "f32"), ("qwen3", "bf16"), ("gemma2", "bf16")])
+@pytest.mark.parametrize(("family", "precision"), [("qwen2", "f32"), ("qwen3", "bf16")])
 def test_floats(family: str, precision: str, device: HipDevice, tmp_path: Path, seed: int) -> None:
     executable = compiled(small_model(family, tmp_path, seed, num_hidden_layers=1), device, precision=precision)
     check(executable, seed)

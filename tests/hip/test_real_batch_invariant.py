@@ -17,6 +17,7 @@ from tests.backend_hip.gpu.real_card import real_card
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
 from tests.runtime.invariance import Row, company, logits_of
 
+VOCABULARY = 16384
 QWEN = {
     "hidden_size": 896,
     "intermediate_size": 4864,
@@ -24,7 +25,7 @@ QWEN = {
     "num_key_value_heads": 2,
     "head_dim": 64,
     "num_hidden_layers": 2,
-    "vocab_size": 16384,
+    "vocab_size": VOCABULARY,
     "max_position_embeddings": 1024,
     "rope_theta": 1e6,
     "tie_word_embeddings": True,
@@ -54,10 +55,10 @@ def test_a_prompt_has_the_same_bits_alone_and_in_any_batch(
     )
     rng = np.random.default_rng(seed)
     for prompt in (1, 37, LONGEST):
-        row = Row(rng.integers(0, QWEN["vocab_size"], prompt + 6, dtype=np.int32), prompt)
+        row = Row(rng.integers(0, VOCABULARY, prompt + 6, dtype=np.int32), prompt)
         (alone,) = logits_of(executable, [row])
         assert np.isfinite(alone).all()
         assert alone.std() > 0
         for _ in range(BATCHES):
-            rows, place = company(rng, row, QWEN["vocab_size"], LONGEST)
+            rows, place = company(rng, row, VOCABULARY, LONGEST)
             assert logits_of(executable, rows)[place].tobytes() == alone.tobytes(), (prompt, place)

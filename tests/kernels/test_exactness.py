@@ -35,6 +35,7 @@ TOKENS = ("row_of_token", "position")
 ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "linear": ("x", "residual"),
     "linear_split": ("x",),
+    "linear_group": ("x",),
     "linear_swiglu": ("x",),
     "qkv_rope_store": ("x", "cos", "sin", *TOKENS),
     "rope_store": ("q", "k", "v", "cos", "sin", *TOKENS),

@@ -39,7 +39,7 @@ class Attention:
     width: int = 16
     causal: bool = True
     repeated: str = "head-major"
-    """Where heads are repeated: "head-major", "token-major", or "keys" alone."""
+    """Where heads are repeated: "head-major", or "token-major" before they are transposed."""
     keys_turned: bool = False
     """Keys transposed by hand, not by the flag of the product."""
     rotated: bool = True
@@ -68,7 +68,7 @@ class Attention:
             letters = "B_HD" if self.repeats == 1 else "B_GD"
             k = F.reshape(F.rope_split_half(named, cos, sin), (self.batch, self.time, self.groups, self.width), letters)
         q = F.transpose(q, (0, 2, 1, 3))
-        k, v = self._grouped(k, 0), self._grouped(v, self.repeated == "keys")
+        k, v = self._grouped(k), self._grouped(v)
         k = F.transpose(k, (0, 1, 3, 2)) if self.keys_turned else k
         scores = F.matmul(q, k, transpose_b=not self.keys_turned, scale=0.25, name="scores")
         probabilities = (F.causal_softmax if self.causal else F.softmax)(scores, name="probabilities")
@@ -90,9 +90,9 @@ class Attention:
         letter = "H" if self.repeats == 1 else "G"
         return F.reshape(x, (self.batch, self.time, heads, self.width), f"B_{letter}D")
 
-    def _grouped(self, x: Tensor, shared: bool) -> Tensor:
-        """[B,T,G,D] as [B,H,T,D]; `shared`: not repeated, so that there must be one head."""
-        if self.repeats == 1 or shared:
+    def _grouped(self, x: Tensor) -> Tensor:
+        """[B,T,G,D] as [B,H,T,D]."""
+        if self.repeats == 1:
             return F.transpose(x, (0, 2, 1, 3))
         if self.repeated == "token-major":
             return F.transpose(F.repeat_interleave(x, 2, self.repeats, axis_name="H"), (0, 2, 1, 3))

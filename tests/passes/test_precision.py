@@ -192,13 +192,14 @@ def test_compile_takes_a_policy_and_its_text_alike(tmp_path: Path) -> None:
     assert whole(ids)["logits"].tobytes() != first(ids)["logits"].tobytes()
 
 
+VOCABULARY = 1024
 QWEN = {
     "hidden_size": 896,
     "intermediate_size": 4864,
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
     "head_dim": 64,
-    "vocab_size": 1024,
+    "vocab_size": VOCABULARY,
     "rope_theta": 1e6,
     "tie_word_embeddings": True,
 }
@@ -215,7 +216,7 @@ def test_the_policies_keep_to_the_envelope(architecture: str, tmp_path: Path, se
         for name, tensor in random_model(config, seed, std=0.05).items()
     }
     model = ost.load(write_hf_checkpoint(tmp_path, config, weights))
-    ids = np.random.default_rng(seed).integers(0, QWEN["vocab_size"], (1, 40), dtype=np.int32)
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, (1, 40), dtype=np.int32)
 
     def logits(precision: str) -> np.ndarray:
         executable = ost.compile(

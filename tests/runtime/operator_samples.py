@@ -87,9 +87,17 @@ class Arguments:
     @property
     def out(self) -> Any:
         """As `out=` takes it."""
-        if self.op.must_alias or self.op.is_view:
+        updated = dict(self.op.aliased(self.operands))
+        free = [out for index, out in enumerate(self.outs) if index not in updated]
+        if not free or self.op.is_view:
             return None
-        return self.outs[0] if len(self.outs) == 1 else tuple(self.outs)
+        return free[0] if len(free) == 1 else tuple(free)
+
+    @property
+    def made(self) -> list[Any]:
+        """Where each result is found after the call: an operand that was updated, or an output."""
+        updated = dict(self.op.aliased(self.operands))
+        return [self.stored[updated[i]] if i in updated else out for i, out in enumerate(self.outs)]
 
     def workspace(self) -> Array:
         size = ops.workspace_bytes(self.op.name, *self.operands, **self.attrs)

@@ -71,6 +71,20 @@ def test_every_row_that_serves_is_one_for_all_sizes(tmp_path: Path) -> None:
         assert not row.extents.is_bounded
 
 
+def test_generation_is_the_same_alone_and_in_a_batch_of_eight(tmp_path: Path, seed: int) -> None:
+    """Through the engine: tokens that were sampled, and their logprobs to the last bit."""
+    model = small_model("qwen2", tmp_path, seed)
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(0, model.config.vocab_size, int(size)).tolist() for size in rng.integers(1, 20, 8)]
+    params = ost.SamplingParams(max_tokens=7, temperature=1.0, seed=11, logprobs=2, ignore_eos=True)
+    options: dict[str, Any] = {"device": "cpu", "context": 32, "precision": "bf16", "policy": "batch_invariant"}
+    together = ost.LLM(model, max_num_seqs=8, **options).generate(prompts, params)
+    alone = ost.LLM(model, max_num_seqs=1, **options)
+    for prompt, found in zip(prompts, together, strict=True):
+        (expected,) = alone.generate([prompt], params)
+        assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
+
+
 def test_an_embedding_is_the_same_in_any_company(tmp_path: Path, seed: int) -> None:
     model = small_model("bert", tmp_path, seed)
     rng = np.random.default_rng(seed)

@@ -40,8 +40,8 @@ def test_an_operator_equals_its_reference(op: OpDef, rng: np.random.Generator) -
         returned = call.run()
         ran += 1
         updated = [operand for _, operand in op.aliased(call.operands)]
-        results = [call.stored[operand] for operand in updated] if updated else call.outs
-        expected_return = tuple(call.operands[operand] for operand in updated) if updated else call.out
+        results = call.made
+        expected_return = call.out if call.out is not None else tuple(call.operands[operand] for operand in updated)
         assert returned is expected_return or all(a is b for a, b in zip(returned, expected_return, strict=True))
         for tensor, actual, wanted in zip(call.results, results, expected, strict=True):
             assert actual is not None
@@ -76,7 +76,7 @@ def refused_by_types(op: OpDef, sample: Sample, rng: np.random.Generator) -> Non
     """Calls an operator whose results have no type; fails where that changes an operand."""
     call = arguments(op, sample, rng, outputs=False)
     before = [memory.bytes.tobytes() for memory in call.memory]
-    out = {} if op.is_view or op.must_alias else {"out": np.empty(1, np.float32)}
+    out = {} if op.is_view or op.only_updates else {"out": np.empty(1, np.float32)}
     try:
         getattr(ops, op.name)(*call.operands, **call.attrs, **out)
     finally:
@@ -119,7 +119,7 @@ def test_forcing_a_level_or_a_row_gives_the_same_result(op: OpDef, rng: np.rando
         call = arguments(op, sample, np.random.default_rng(seed))
         call.run(level=level)
         results.append(
-            [np.asarray(a).tobytes() for a in (call.stored if op.must_alias else call.outs) if a is not None]
+            [np.asarray(a).tobytes() for a in (call.stored if op.only_updates else call.made) if a is not None]
         )
     assert all(result == results[0] for result in results)
     with pytest.raises(ost.ConfigError, match=f"rows of {op.name}: .*{rows[0].name}"):
@@ -181,7 +181,7 @@ def test_help_says_what_a_call_takes(op: OpDef) -> None:
     parameters = inspect.signature(function).parameters
     assert [*parameters][: len(op.operands)] == [spec.name for spec in op.operands]
     assert {attr.name for attr in op.attrs} <= parameters.keys()
-    assert ("out" in parameters) == (not op.is_view and not op.must_alias)
+    assert ("out" in parameters) == (not op.is_view and not op.only_updates)
     taken = {spec.name for spec in op.operands} | {attr.name for attr in op.attrs}
     assert taken.isdisjoint(OPERATOR_OPTIONS), "an operand or attribute is hidden by an option of every call"
     assert len(taken) == len(op.operands) + len(op.attrs)

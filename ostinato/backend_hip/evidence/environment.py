@@ -34,16 +34,15 @@ def host_environment(cpu: str, unit: str) -> Environment:
 
 def gpu_environment(device: _native.GpuDevice) -> Environment:
     """A card with its driver and libraries."""
-    versions = {report.role: report.version for report in device.gpu.reports}
-    names = {report.role: report.name for report in device.gpu.reports}
-    blas = _native.vendor_version(device)
+    runtime = next((report.version for report in device.gpu.reports if report.role == "runtime"), "")
+    blas = next((report for report in device.gpu.reports if report.role == "blas" and report.finding == "found"), None)
     return Environment(
         device=device.name,
         architecture=device.architecture,
         wave=device.wave,
-        driver=versions.get("driver", ""),
-        runtime=versions.get("runtime", ""),
-        vendor_library=f"{names.get('blas', '')} {blas}" if blas else "",
+        driver=runtime if device.gpu.platform == "nvidia" else "",
+        runtime=runtime,
+        vendor_library="" if blas is None else f"{blas.name} {_native.vendor_version(device)}",
         compiler=f"{_COMPILERS[device.gpu.platform]} {'.'.join(map(str, device.gpu.compiler_version))}",
         kernel_hash=kernel_hash(gpu=True),
         version=VERSION,

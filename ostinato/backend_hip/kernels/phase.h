@@ -6,8 +6,8 @@
 // norm of x before, bias, residual, rotation or gate behind. Every weight is read once, 16 bytes at a time, for all
 // rows, and the first ones before the wait. x lies in shared memory where there is room for it.
 //
-// Outputs go in pairs: SPLIT groups of lanes take one pair, or several in turn, with DEPTH pairs under way at once. An
-// output's products are taken by lane in ascending steps, then by a tree, then group by group: its bits depend on its
+// Outputs go in pairs: SPLIT groups of lanes take one pair, or several in turn, the next one under way while one is summed
+// up. An output's products are taken by lane in ascending steps, then by a tree, then group by group: its bits depend on its
 // row and weights, and on SPLIT, which follows from the number of columns.
 #pragma once
 #include "projection.h"
@@ -60,9 +60,9 @@ DEVICE f32 group_sums(f32 (&values)[N]) {
 
 // ROWS: room for rows of x. STEPS: runs of 16 bytes that a lane takes of a row of the weight. ROOM: KiB of x in shared
 // memory, 0 where it stays where it is. NORMED: whether there is a gain.
-template <int ROWS_, int STEPS_, int SPLIT_, int DEPTH_, int ROOM_, int NORMED_, int THREADS_>
+template <int ROWS_, int STEPS_, int SPLIT_, int ROOM_, int NORMED_, int THREADS_>
 struct Form {
-    static constexpr int ROWS = ROWS_, STEPS = STEPS_, SPLIT = SPLIT_, DEPTH = DEPTH_, THREADS = THREADS_;
+    static constexpr int ROWS = ROWS_, STEPS = STEPS_, SPLIT = SPLIT_, THREADS = THREADS_;
     static constexpr bool NORMED = NORMED_ != 0;
     static constexpr int GROUPS = THREADS / GROUP, TEAMS = GROUPS / SPLIT, SUMS = 2 * ROWS;
     static constexpr bool STAGED = ROOM_ > 0;
@@ -96,77 +96,13 @@ DEVICE f32 plain_output(const Product<X, W>& p, i64 row, i64 place) {
     return p.bias == nullptr ? sum : sum + p.bias[place];
 }
 
-// `finish` says of pair u which rows of the weight it is, place(u, 0) and place(u, 1), and gets what becomes of it:
-// ahead(u, o, row) is read before the wait, before(u, o, row) after it and before the products, and put(u, o, row, own,
-// other, ahead, before) is told the sum of output o and that of the other one of its pair.
-template <class F, class X, class W, class Wait, class Finish>
-DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs, Finish finish) {
-    constexpr int SIZE = Packed<W>::size, RUNS = SIZE / 4;  // runs of four values of x in a step of a lane
-    SHARED(Words, staged, F::WORDS);
-    SHARED(f32, squares, F::GROUPS * F::ROWS);
-    SHARED(f32, parts, F::SPLIT > 1 ? 2 * F::GROUPS * F::SUMS : 1);
-    const u32 first = worker.first(pairs), end = worker.end(pairs);
-    const u32 columns = static_cast<u32>(p.columns), steps = columns / SIZE;
-    const int part = group_index() % F::SPLIT, team = group_index() / F::SPLIT;
-    const int rows = static_cast<int>(valid_rows(p.count, p.entries) * p.inner);
-
-    // Of the sums of a pair this lane has one: that of output `own` and row `row`.
-    const int number = group_lane() / F::SHARE, own = number / F::ROWS, row = number % F::ROWS;
-    const bool leads = group_lane() % F::SHARE == 0 && row < rows && part == 0;
-
-    if (!aligned(p.weight)) {
-        wait();
-        const u32 each = 2 * static_cast<u32>(rows), sums = (end - first) * each;
-        for (u32 i = thread_index(); i < sums; i += F::THREADS) {
-            const u32 pair = first + i / each;
-            const int o = i % each / rows, at = i % rows;
-            const f32 mine = plain_output(p, at, finish.place(pair, o));
-            const f32 other = plain_output(p, at, finish.place(pair, 1 - o));
-            finish.put(pair, o, at, mine, other, finish.ahead(pair, o, at), finish.before(pair, o, at));
-        }
-        return;
-    }
-
-    Words words[F::DEPTH][F::STEPS][2];
-    f32 bias[F::DEPTH];
-    typename Finish::Ahead ahead[F::DEPTH];
-    const auto load = [&](Words(&to)[F::STEPS][2], f32& shift, typename Finish::Ahead& known, u32 pair) {
-        if (pair >= end) return;
-#pragma unroll
-        for (int o = 0; o < 2; ++o) {
-            const W* const from = p.weight + finish.place(pair, o) * p.columns;
-#pragma unroll
-            for (int s = 0; s < F::STEPS; ++s) {
-                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
-                if (step < steps) to[s][o] = load_weights(from + step * SIZE);
-            }
-        }
-        if (leads) {
-            if (p.bias != nullptr) shift = p.bias[finish.place(pair, own)];
-            known = finish.ahead(pair, own, row);
-        }
-    };
-#pragma unroll
-    for (int d = 0; d < F::DEPTH; ++d) load(words[d], bias[d], ahead[d], first + team + d * F::TEAMS);
-    Words gains[F::HELD];
-    const bool whole_gain = aligned(p.gain);
-    if (F::STAGED && F::NORMED) {
-#pragma unroll
-        for (int h = 0; h < F::HELD; ++h) {
-            const u32 run = h * F::THREADS + thread_index();
-            if (run * 4 < columns) gains[h] = load_words(p.gain + run * 4, whole_gain);
-        }
-    }
-
-    wait();
-
-    typename Finish::Before before[F::DEPTH];
-#pragma unroll
-    for (int d = 0; d < F::DEPTH; ++d) {
-        const u32 pair = first + team + d * F::TEAMS;
-        if (leads && pair < end) before[d] = finish.before(pair, own, row);
-    }
-    const bool whole = reinterpret_cast<u64>(p.x) % (4 * sizeof(X)) == 0;
+// Brings x, times its gain, to shared memory, and leaves the sums of its squares by groups; run r of four values of the
+// weight's words is in plane r % RUNS.
+template <class F, class X, class W>
+DEVICE void stage(const Product<X, W>& p, int rows, bool whole, const Words (&gains)[F::HELD], Words* staged,
+                  f32* squares) {
+    constexpr int RUNS = Packed<W>::size / 4;
+    const u32 columns = static_cast<u32>(p.columns), steps = columns / Packed<W>::size;
     f32 sums[F::ROWS] = {};
     if (F::STAGED) {
         f32 values[F::HELD][F::ROWS][4] = {};
@@ -212,6 +148,75 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
             if (group_lane() == 0) squares[r * F::GROUPS + group_index()] = sum;
         }
     }
+}
+
+// `finish` says of pair u which rows of the weight it is, place(u, 0) and place(u, 1), and gets what becomes of it:
+// ahead(u, o, row) is read before the wait, before(u, o, row) after it and before the products, and put(u, o, row, own,
+// other, ahead, before) is told the sum of output o and that of the other one of its pair.
+template <class F, class X, class W, class Wait, class Finish>
+DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs, Finish finish) {
+    constexpr int SIZE = Packed<W>::size, RUNS = SIZE / 4;  // runs of four values of x in a step of a lane
+    SHARED(Words, staged, F::WORDS);
+    SHARED(f32, squares, F::GROUPS * F::ROWS);
+    SHARED(f32, parts, F::SPLIT > 1 ? 2 * F::GROUPS * F::SUMS : 1);
+    const u32 first = worker.first(pairs), end = worker.end(pairs);
+    const u32 columns = static_cast<u32>(p.columns), steps = columns / SIZE;
+    const int part = group_index() % F::SPLIT, team = group_index() / F::SPLIT;
+    const int rows = static_cast<int>(valid_rows(p.count, p.entries) * p.inner);
+
+    // Of the sums of a pair this lane has one: that of output `own` and row `row`.
+    const int number = group_lane() / F::SHARE, own = number / F::ROWS, row = number % F::ROWS;
+    const bool leads = group_lane() % F::SHARE == 0 && row < rows && part == 0;
+
+    if (!aligned(p.weight)) {
+        wait();
+        const u32 each = 2 * static_cast<u32>(rows), sums = (end - first) * each;
+        for (u32 i = thread_index(); i < sums; i += F::THREADS) {
+            const u32 pair = first + i / each;
+            const int o = i % each / rows, at = i % rows;
+            const f32 mine = plain_output(p, at, finish.place(pair, o));
+            const f32 other = plain_output(p, at, finish.place(pair, 1 - o));
+            finish.put(pair, o, at, mine, other, finish.ahead(pair, o, at), finish.before(pair, o, at));
+        }
+        return;
+    }
+
+    Words words[F::STEPS][2];
+    f32 bias;
+    typename Finish::Ahead ahead;
+    const auto load = [&](u32 pair) {
+        if (pair >= end) return;
+#pragma unroll
+        for (int o = 0; o < 2; ++o) {
+            const W* const from = p.weight + finish.place(pair, o) * p.columns;
+#pragma unroll
+            for (int s = 0; s < F::STEPS; ++s) {
+                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
+                if (step < steps) words[s][o] = load_weights(from + step * SIZE);
+            }
+        }
+        if (leads) {
+            if (p.bias != nullptr) bias = p.bias[finish.place(pair, own)];
+            ahead = finish.ahead(pair, own, row);
+        }
+    };
+    load(first + team);
+    Words gains[F::HELD];
+    const bool whole_gain = aligned(p.gain);
+    if (F::STAGED && F::NORMED) {
+#pragma unroll
+        for (int h = 0; h < F::HELD; ++h) {
+            const u32 run = h * F::THREADS + thread_index();
+            if (run * 4 < columns) gains[h] = load_words(p.gain + run * 4, whole_gain);
+        }
+    }
+
+    wait();
+
+    typename Finish::Before before;
+    if (leads && first + team < end) before = finish.before(first + team, own, row);
+    const bool whole = reinterpret_cast<u64>(p.x) % (4 * sizeof(X)) == 0;
+    stage<F>(p, rows, whole, gains, staged, squares);
     block_barrier();
     f32 factor = 1.0f;
     if (F::NORMED) {
@@ -223,68 +228,63 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
 
     // All groups go through as many turns, some of them past the last pair.
     const u32 turns = rows > 0 ? (end - first + F::TEAMS - 1) / F::TEAMS : 0;
-    for (u32 turn = 0; turn < turns; turn += F::DEPTH) {
+    for (u32 turn = 0; turn < turns; ++turn) {
+        const u32 pair = first + team + turn * F::TEAMS;
+        f32 dots[F::SUMS] = {};
+        if (pair < end) {
 #pragma unroll
-        for (int d = 0; d < F::DEPTH; ++d) {
-            if (turn + d >= turns) break;
-            const u32 pair = first + team + (turn + d) * F::TEAMS;
-            f32 dots[F::SUMS] = {};
-            if (pair < end) {
+            for (int s = 0; s < F::STEPS; ++s) {
+                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
+                if (step >= steps) break;
 #pragma unroll
-                for (int s = 0; s < F::STEPS; ++s) {
-                    const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
-                    if (step >= steps) break;
+                for (int r = 0; r < F::ROWS; ++r) {
+                    f32 values[SIZE];
+                    if (F::STAGED) {
 #pragma unroll
-                    for (int r = 0; r < F::ROWS; ++r) {
-                        f32 values[SIZE];
-                        if (F::STAGED) {
-#pragma unroll
-                            for (int i = 0; i < SIZE; i += 4) {
-                                const Words taken = staged[(r * RUNS + i / 4) * steps + step];
-                                for (int j = 0; j < 4; ++j) values[i + j] = value_in(taken, j, p.bias);
-                            }
-                        } else {
-                            const i64 at = static_cast<i64>(step) * SIZE;
-                            if (r >= rows) break;
-#pragma unroll
-                            for (int i = 0; i < SIZE; i += 4) {
-                                f32 four[4], scale[4];
-                                load_four(p.x + r * p.columns + at + i, whole, four);
-                                if (F::NORMED) load_four(p.gain + at + i, whole_gain, scale);
-                                for (int j = 0; j < 4; ++j) values[i + j] = F::NORMED ? four[j] * scale[j] : four[j];
-                            }
+                        for (int i = 0; i < SIZE; i += 4) {
+                            const Words taken = staged[(r * RUNS + i / 4) * steps + step];
+                            for (int j = 0; j < 4; ++j) values[i + j] = value_in(taken, j, p.bias);
                         }
+                    } else {
+                        const i64 at = static_cast<i64>(step) * SIZE;
+                        if (r >= rows) break;
 #pragma unroll
-                        for (int o = 0; o < 2; ++o) {
+                        for (int i = 0; i < SIZE; i += 4) {
+                            f32 four[4], scale[4];
+                            load_four(p.x + r * p.columns + at + i, whole, four);
+                            if (F::NORMED) load_four(p.gain + at + i, whole_gain, scale);
+                            for (int j = 0; j < 4; ++j) values[i + j] = F::NORMED ? four[j] * scale[j] : four[j];
+                        }
+                    }
 #pragma unroll
-                            for (int i = 0; i < SIZE; ++i) {
-                                const f32 w = value_in(words[d][s][o], i, p.weight);
-                                dots[o * F::ROWS + r] = fmaf(values[i], w, dots[o * F::ROWS + r]);
-                            }
+                    for (int o = 0; o < 2; ++o) {
+#pragma unroll
+                        for (int i = 0; i < SIZE; ++i) {
+                            const f32 w = value_in(words[s][o], i, p.weight);
+                            dots[o * F::ROWS + r] = fmaf(values[i], w, dots[o * F::ROWS + r]);
                         }
                     }
                 }
             }
-            const f32 shift = bias[d];
-            const auto known = ahead[d];
-            const auto added = before[d];
-            const u32 next = pair + F::DEPTH * F::TEAMS;
-            load(words[d], bias[d], ahead[d], next);
-            if (leads && next < end) before[d] = finish.before(next, own, row);
-            f32 sum = group_sums(dots);
-            if (F::SPLIT > 1) {
-                f32* const here = parts + (turn + d) % 2 * F::GROUPS * F::SUMS;
-                if (group_lane() % F::SHARE == 0) here[group_index() * F::SUMS + number] = sum;
-                block_barrier();
-                sum = here[team * F::SPLIT * F::SUMS + number];
-                for (int other = 1; other < F::SPLIT; ++other) {
-                    sum += here[(team * F::SPLIT + other) * F::SUMS + number];
-                }
-            }
-            if (F::NORMED) sum *= factor;
-            if (p.bias != nullptr) sum += shift;
-            const f32 other = shuffle_xor(sum, GROUP / 2);
-            if (leads && pair < end) finish.put(pair, own, row, sum, other, known, added);
         }
+        const f32 shift = bias;
+        const auto known = ahead;
+        const auto added = before;
+        load(pair + F::TEAMS);
+        if (leads && pair + F::TEAMS < end) before = finish.before(pair + F::TEAMS, own, row);
+        f32 sum = group_sums(dots);
+        if (F::SPLIT > 1) {
+            f32* const here = parts + turn % 2 * F::GROUPS * F::SUMS;
+            if (group_lane() % F::SHARE == 0) here[group_index() * F::SUMS + number] = sum;
+            block_barrier();
+            sum = here[team * F::SPLIT * F::SUMS + number];
+            for (int other = 1; other < F::SPLIT; ++other) {
+                sum += here[(team * F::SPLIT + other) * F::SUMS + number];
+            }
+        }
+        if (F::NORMED) sum *= factor;
+        if (p.bias != nullptr) sum += shift;
+        const f32 other = shuffle_xor(sum, GROUP / 2);
+        if (leads && pair < end) finish.put(pair, own, row, sum, other, known, added);
     }
 }

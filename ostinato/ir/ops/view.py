@@ -294,9 +294,7 @@ def _samples_reshape(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((5, 96), axes="NC"), attrs={"shape": (0, 3, 32), "axes": "THD"})
     yield invalid(LayoutError, normal((5, 96)), attrs={"shape": (0, 3, 32), "axes": "HD"})
     yield invalid(LayoutError, normal((5, 96)), attrs={"shape": (0, 3, 32), "axes": "NDD"})
-    yield invalid(
-        LayoutError, SampleOperand(TensorType((32, 96), DType.F32, layout="panel32")), attrs={"shape": (-1,)}
-    )
+    yield invalid(LayoutError, SampleOperand(TensorType((32, 96), DType.F32, layout="panel32")), attrs={"shape": (-1,)})
     yield invalid(DTypeError, normal((5, 96), DType.Q8_0), attrs={"shape": (0, 3, 32)})
     yield invalid(ConfigError, normal((5, 96)))
 

@@ -23,7 +23,7 @@ from ostinato.ir.opdef import Sample
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import materialise, normal, valid
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import ANY, CallSite, Impl, Level
 from ostinato.ir.types import Array, DType
 from ostinato.ir.views import row_refusal
 
@@ -68,12 +68,13 @@ def samples(op: str, rng: np.random.Generator) -> Iterator[Sample]:
                     attrs = {"transpose_a": first, "transpose_b": second, "dtype": result.value, "scale": 0.375}
                     yield valid(normal((*lead, *a), dtype), normal((*lead, *b), dtype), **attrs)
             if op == "attention_scores_gqa":
-                for b, h, g in ((1, 4, 1), (2, 4, 2), (2, 3, 3)):
-                    q, keys = normal((b, h, 3, k), dtype), normal((b, g, n, k), dtype)
+                for batch, heads, groups in ((1, 4, 1), (2, 4, 2), (2, 3, 3)):
+                    q, keys = normal((batch, heads, 3, k), dtype), normal((batch, groups, n, k), dtype)
                     yield valid(q, keys, scale=0.25, dtype=result.value)
             if op == "attention_probability_value_bthd":
-                for b, h, g in ((1, 4, 1), (1, 3, 3), (2, 1, 1)):
-                    yield valid(normal((b, h, 3, n), dtype), normal((b, n, g, k), dtype), dtype=result.value)
+                for batch, heads, groups in ((1, 4, 1), (1, 3, 3), (2, 1, 1)):
+                    p, values = normal((batch, heads, 3, n), dtype), normal((batch, n, groups, k), dtype)
+                    yield valid(p, values, dtype=result.value)
     if op == "linear":
         yield valid(normal((64, 512), DType.BF16), normal((512, 512), DType.BF16), dtype="f32")
 
@@ -122,12 +123,12 @@ def site(row: Impl, sample: Sample) -> CallSite:
     op = OP[row.op]
     types = [None if operand is None else operand.type for operand in sample.operands]
     types += [None] * (len(op.operands) - len(types))
-    call = next(calls(replace(row, accepts=lambda _: None, strided=frozenset()), sample))
+    call = next(calls(replace(row, accepts=lambda _: None, extents=ANY, strided=frozenset()), sample))
     return replace(call.site, operands=tuple(types))
 
 
 REFUSED = {
-    "few rows": (valid(normal((8, 64)), normal((48, 64))), "kernels of our own, found 8"),
+    "few rows": (valid(normal((8, 64)), normal((48, 64))), "the row is for 9 and more rows, found 8"),
     "odd columns": (valid(normal((9, 33)), normal((48, 33))), "x must lie in runs of 4 elements"),
     "odd columns of halves": (
         valid(normal((9, 36), DType.BF16), normal((48, 36), DType.BF16)),
@@ -151,7 +152,7 @@ REFUSED = {
     ),
     "no outputs": (valid(normal((9, 64)), normal((0, 64))), "multiplies nothing"),
     "no columns": (valid(normal((9, 0)), normal((48, 0))), "multiplies nothing"),
-    "no rows": (valid(normal((0, 64)), normal((48, 64))), "multiplies nothing"),
+    "no rows": (valid(normal((0, 64)), normal((48, 64))), "the row is for 9 and more rows, found 0"),
 }
 
 

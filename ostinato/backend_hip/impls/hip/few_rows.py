@@ -27,8 +27,6 @@ _ROWS = (1, 2, 4, 8)
 FEW_ROWS = _ROWS[-1]
 _STEPS = 8
 """Runs of 16 bytes that a lane takes of a row of the weight at most."""
-_MOST_UNDER_WAY = 16
-"""The same of all pairs of rows that it has under way, which is what registers are for."""
 _MOST_ROOM = 40
 """KiB of shared memory for x at most: every device has 48."""
 _MOST_THREADS = 512
@@ -41,23 +39,25 @@ _AHEAD = ("weight", "bias", "gain", "count", "row_of_token", "position", "block_
 
 
 class _Cut(NamedTuple):
-    """Threads of a block, blocks in multiples of `_BLOCKS`, and pairs of rows under way at most."""
+    """Threads of a block, and blocks in multiples of `_BLOCKS`."""
 
     threads: int
     turns: int
-    depth: int
 
 
+_SHORT = 4
+"""Runs of a lane up to which a row of the weight is short."""
 _CUTS = {
-    "few_rows": _Cut(256, 2, 1),
-    "few_rows_split": _Cut(256, 2, 1),
-    "few_rows_swiglu": _Cut(256, 3, 1),
-    "few_rows_rope_store": _Cut(128, 2, 1),
-    "long": _Cut(256, 2, 1),
-    "head": _Cut(256, 4, 1),
+    "few_rows": (_Cut(256, 2), _Cut(192, 2)),
+    "few_rows_split": (_Cut(256, 2), _Cut(192, 2)),
+    "few_rows_swiglu": (_Cut(128, 6), _Cut(256, 2)),
+    "few_rows_rope_store": (_Cut(128, 2), _Cut(128, 2)),
+    "head": (_Cut(256, 4), _Cut(256, 4)),
 }
-"""By kernel; `long` rows of the weight are for several groups of lanes, and a `head` has so many outputs:"""
+"""By kernel, for short rows of the weight and for longer ones: the fastest decode steps on an H200. A `head` has many outputs."""
 _HEAD = 16384
+_TEAMS = 2
+"""Outputs that a block takes together where several groups of lanes share one."""
 
 
 class _Form(NamedTuple):
@@ -66,7 +66,6 @@ class _Form(NamedTuple):
     rows: int
     steps: int
     split: int
-    depth: int
     room: int
     normed: int
     threads: int
@@ -77,19 +76,20 @@ def _form(site: CallSite, function: str, pairs: int) -> tuple[_Form, int]:
     first, inner, columns = rows_of(site.operand(0))
     rows = next(count for count in _ROWS if count >= first * inner)
     runs = -(-columns // (_LANES * _unit(site)))
-    kind = "head" if function == "few_rows" and 2 * pairs >= _HEAD else "long" if runs > _STEPS else function
-    cut = _CUTS[kind]
-    threads = cut.threads if runs * _LANES <= cut.threads * _STEPS else _MOST_THREADS
-    split, groups = 1, threads // _LANES
-    while split < groups and runs > split * _STEPS:
+    split = 1
+    while runs > split * _STEPS:
         split *= 2
-    blocks = max(1, min(cut.turns * _BLOCKS, pairs))
-    turns = -(-pairs // (blocks * (groups // split)))
     steps = -(-runs // split)
-    depth = max(1, min(cut.depth, turns, _MOST_UNDER_WAY // (2 * steps)))
+    if split > 1:
+        threads = min(_MOST_THREADS, split * _TEAMS * _LANES)
+        cut = _Cut(threads, _MOST_THREADS // threads)
+    else:
+        many = function == "few_rows" and 2 * pairs >= _HEAD
+        cut = _CUTS["head" if many else function][steps > _SHORT]
     room = -(-rows * columns * 4 // 1024)
     normed = int(site.real("eps") > 0.0)  # exactly where there is a gain
-    return _Form(rows, steps, split, depth, room if room <= _MOST_ROOM else 0, normed, threads), blocks
+    form = _Form(rows, steps, split, room if room <= _MOST_ROOM else 0, normed, cut.threads)
+    return form, max(1, min(cut.turns * _BLOCKS, pairs))
 
 
 def _unit(site: CallSite) -> int:

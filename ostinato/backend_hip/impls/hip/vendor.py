@@ -20,10 +20,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, fixed, need_dtype, number, without
+from ostinato.backend_hip.impls.common import (
+    FLOATS,
+    Predicate,
+    all_of,
+    first_reason,
+    fixed,
+    need_dtype,
+    number,
+    without,
+)
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType, TensorType
 
 __all__ = [
@@ -171,9 +180,6 @@ def _natural(tensor: TensorType) -> _Matrices:
 
 
 def _linear_accepts(site: CallSite) -> str | None:
-    rows = math.prod(site.operand(0).static_shape[:-1])
-    if rows <= FEW_ROWS:
-        return f"up to {FEW_ROWS} rows are multiplied by kernels of our own, found {rows}"
     if site.has(2) and site.results[0].dtype is not DType.F32:
         return f"the vendor adds a bias of the result's dtype, found {site.operand(2)} and {site.results[0]}"
     return first_reason(
@@ -264,6 +270,7 @@ def gemm_row(
     params: Callable[[CallSite], GemmParams],
     accepts: Predicate,
     in_place: tuple[tuple[str, str], ...] = (),
+    extents: Extents = ANY,
 ) -> Impl:
     """A row of the vendor's; `operands` are in the order of `GEMM_OPERANDS`."""
 
@@ -283,6 +290,7 @@ def gemm_row(
         workspace=workspace,
         in_place=in_place,
         kind=StepKind.GEMM,
+        extents=extents,
         strided=strided,
     )
 
@@ -295,6 +303,7 @@ VENDOR_ROWS = (
         _linear_params,
         all_of(vendor_dtypes("x", "weight", "y"), without("gain"), some_elements, _linear_accepts),
         (("y", "residual"),),
+        Extents(rows=(FEW_ROWS + 1, None)),  # fewer are multiplied by kernels of our own
     ),
     gemm_row(
         "matmul",

@@ -19,13 +19,13 @@ struct Summed {
     }
 };
 
-template <int ROWS, int STEPS, int SPLIT, int DEPTH, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
+template <int ROWS, int STEPS, int SPLIT, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
 DEVICE void few_rows(const X* x, const W* weight, const f32* bias, const Y* residual, const f32* gain, const i32* count,
                      Y* y, i64 entries, i64 inner, i64 columns, i64 outputs, f64 eps, Start start) {
     allow_later();
     const Product<X, W> product = {x, weight, bias, gain, count, entries, inner, columns, static_cast<f32>(eps)};
     const Summed<Y> finish = {residual, y, outputs};
-    project<Form<ROWS, STEPS, SPLIT, DEPTH, ROOM, NORMED, THREADS>>(
+    project<Form<ROWS, STEPS, SPLIT, ROOM, NORMED, THREADS>>(
         this_block(), [=] { start.wait(); }, product, static_cast<u32>((outputs + 1) / 2), finish);
 }
 
@@ -43,14 +43,14 @@ struct Split {
     DEVICE void put(u32 pair, int o, i64 row, f32 sum, f32, Ahead, Before) const { results.put(row, place(pair, o), sum); }
 };
 
-template <int ROWS, int STEPS, int SPLIT, int DEPTH, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
+template <int ROWS, int STEPS, int SPLIT, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
 DEVICE void few_rows_split(const X* x, const W* weight, const f32* bias, const f32* gain, const i32* count, Y* y0,
                            Y* y1, Y* y2, i64 entries, i64 inner, i64 columns, i64 n0, i64 n1, i64 n2, f64 eps,
                            Start start) {
     allow_later();
     const Product<X, W> product = {x, weight, bias, gain, count, entries, inner, columns, static_cast<f32>(eps)};
     const Split<Y> finish = {{y0, y1, y2, n0, n1, n2, nullptr}};
-    project<Form<ROWS, STEPS, SPLIT, DEPTH, ROOM, NORMED, THREADS>>(
+    project<Form<ROWS, STEPS, SPLIT, ROOM, NORMED, THREADS>>(
         this_block(), [=] { start.wait(); }, product, static_cast<u32>((finish.results.count() + 1) / 2), finish);
 }
 
@@ -69,12 +69,12 @@ struct Gated {
     }
 };
 
-template <int ROWS, int STEPS, int SPLIT, int DEPTH, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
+template <int ROWS, int STEPS, int SPLIT, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
 DEVICE void few_rows_swiglu(const X* x, const W* weight, const f32* gain, const i32* count, Y* y, i64 entries,
                             i64 inner, i64 columns, i64 outputs, f64 eps, Start start) {
     allow_later();
     const Product<X, W> product = {x, weight, nullptr, gain, count, entries, inner, columns, static_cast<f32>(eps)};
-    project<Form<ROWS, STEPS, SPLIT, DEPTH, ROOM, NORMED, THREADS>>(
+    project<Form<ROWS, STEPS, SPLIT, ROOM, NORMED, THREADS>>(
         this_block(), [=] { start.wait(); }, product, static_cast<u32>(outputs), Gated<Y>{y, outputs});
 }
 
@@ -114,6 +114,26 @@ struct Turned {
         if (block >= blocks) return NO_PLACE;
         return (static_cast<i64>(block) * kv_heads * block_size + static_cast<u32>(at) % block_size) * width;
     }
+    // Asks for the keys and values that the tokens will see, a line of one a thread.
+    DEVICE void ask(u32 thread, int tokens) const {
+        constexpr u32 LINE = 128 / sizeof(C);
+        const u32 lines = (width + LINE - 1) / LINE, each = 2 * kv_heads * lines;
+        for (int token = 0; token < tokens; ++token) {
+            const i32 row = row_of_token[token], at = position[token];
+            if (row < 0 || static_cast<u32>(row) >= table_rows || at < 0) continue;
+            const u32 all = static_cast<u32>(at) * each;
+            if (thread < all) {
+                const u32 key = thread / each, kv = thread % each / lines % kv_heads, number = key / block_size;
+                const i64 entry = static_cast<i64>(row) * table_width + number;
+                const u32 block = number < table_width ? static_cast<u32>(block_table[entry]) : blocks;
+                if (block >= blocks) return;
+                const i64 first = ((static_cast<i64>(block) * kv_heads + kv) * block_size + key % block_size) * width;
+                prefetch((thread % each < kv_heads * lines ? k_cache : v_cache) + first + thread % lines * LINE);
+                return;
+            }
+            thread -= all;
+        }
+    }
     DEVICE Before before(u32 pair, int, int token) const {
         if (!turns(pair)) return {1.0f, 0.0f};
         const i64 angle = static_cast<i64>(token) * half + pair % (width / 2);
@@ -137,7 +157,7 @@ struct Turned {
     }
 };
 
-template <int ROWS, int STEPS, int SPLIT, int DEPTH, int ROOM, int NORMED, int THREADS, class X, class W, class Q, class C>
+template <int ROWS, int STEPS, int SPLIT, int ROOM, int NORMED, int THREADS, class X, class W, class Q, class C>
 DEVICE void few_rows_rope_store(const X* x, const W* weight, const f32* cosine, const f32* sine,
                                 const i32* row_of_token, const i32* position, const i32* block_table, const f32* bias,
                                 const f32* gain, const i32* count, Q* q, C* k_cache, C* v_cache, i64 tokens,
@@ -149,6 +169,10 @@ DEVICE void few_rows_rope_store(const X* x, const W* weight, const f32* cosine, 
     const Turned<Q, C> finish = {cosine, sine, row_of_token, position, block_table, q, k_cache, v_cache,
                                  small(heads), small(kv_heads), small(width), small(half), small(blocks),
                                  small(block_size), small(table_rows), small(table_width), start};
-    project<Form<ROWS, STEPS, SPLIT, DEPTH, ROOM, NORMED, THREADS>>(
-        this_block(), [=] { start.wait(); }, product, static_cast<u32>((heads + 2 * kv_heads) * width / 2), finish);
+    const auto wait = [=] {
+        finish.ask(static_cast<u32>(first_element()), static_cast<int>(valid_rows(count, tokens)));
+        start.wait();
+    };
+    project<Form<ROWS, STEPS, SPLIT, ROOM, NORMED, THREADS>>(
+        this_block(), wait, product, static_cast<u32>((heads + 2 * kv_heads) * width / 2), finish);
 }
