@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,6 @@ import pytest
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE
 from ostinato.ir.errors import OstinatoError
 from tests.filetest import FileTestFailure, run_file
-
-# what tests validate on first use is kept for the next run, and out of the user's own ledger
-os.environ.setdefault(FOLDER_VARIABLE, str(Path(tempfile.gettempdir()) / f"ostinato-test-evidence-{os.getuid()}"))
 
 hypothesis.settings.register_profile("ostinato", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ostinato")

@@ -253,6 +253,7 @@ class HostDevice:
             abi_version=_native.abi_version(),
         )
         self._kernels: dict[str, int] = {}
+        self._references = 0
         self.records: DeviceRecords | None = None
         if ledger is not None:
             self.records = DeviceRecords(host_environment(self.info.cpu, self.info.isa), ledger)
@@ -292,7 +293,7 @@ class HostDevice:
     @property
     def launches(self) -> int:
         """How many launches (`make_launch`) ran so far, those of `pack` and `unpack` too; steps of tables are not among them."""
-        return self._device.launches
+        return self._device.launches + self._references
 
     def allocate(self, nbytes: int, alignment: int = 256, *, zeroed: bool = True) -> HostBuffer:
         """Memory, which is zeroed in any case.
@@ -361,8 +362,11 @@ class HostDevice:
     def make_launch(self, call: LaunchCall) -> HostLaunch | ReferenceCall:
         """A kernel with its parameters, or a reference; the call's node is what its errors name. Raises `BackendError` for one that the device lacks."""
         if call.kind is StepKind.CALL:
-            return ReferenceCall(call.node, call.kernel, call.params)
+            return ReferenceCall(call.node, call.kernel, call.params, counter=self._count_reference)
         return self._launch(call.node, call.kernel, call.params)
+
+    def _count_reference(self) -> None:
+        self._references += 1
 
     def _launch(self, node: str, kernel: str, params: Sequence[int | float]) -> HostLaunch:
         return HostLaunch(_native.Launch(self._device, self.kernel(kernel), params), node)

@@ -42,8 +42,11 @@ class ReferenceCall:
     Raises `BackendError` for an operator that there is not (any more) and for a text that is no call.
     """
 
-    def __init__(self, node: str, kernel: str, params: Sequence[int | float]) -> None:
-        self._name = node
+    def __init__(
+        self, node: str, kernel: str, params: Sequence[int | float], *, counter: Callable[[], object] | None = None
+    ) -> None:
+        """`counter` is told of every `run`."""
+        self._name, self._counter = node, counter
         try:
             self._graph: Graph = _parsed(kernel)
             self._node: Node = self._graph.nodes[0]
@@ -63,6 +66,8 @@ class ReferenceCall:
         Raises what the reference raises, with the name of the step's node, and `BackendError` for operands of too few bytes.
         """
         del stream
+        if self._counter is not None:
+            self._counter()
         self._run(*self._arrays(operands))
 
     def bind(self, operands: Operands) -> Callable[[], None]:

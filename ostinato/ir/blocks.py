@@ -25,10 +25,25 @@ import numpy as np
 from ostinato.ir.errors import DTypeError, ShapeError
 from ostinato.ir.types import Array, DType
 
-__all__ = ["dequantize"]
+__all__ = ["block_parts", "dequantize"]
 
 LOOKUP = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 """The numbers that the codes of iq4_nl stand for."""
+
+
+_CODES_AT = {DType.Q4_1: 4, DType.Q5_1: 4, DType.Q4_K: 16, DType.Q5_K: 16}
+"""Where codes begin in a block that has minima; those of a block lie behind its scales, at bytes 2 and 3."""
+
+
+def block_parts(blocks: Array, dtype: DType) -> tuple[Array, Array] | None:
+    """The float32 products of scale and code, and the float32 minima, whose sums are the values of blocks; None for a dtype without minima."""
+    if dtype not in _CODES_AT:
+        return None
+    apart = [blocks.reshape(-1, dtype.block_bytes).copy() for _ in range(2)]
+    apart[0][:, 2:4] = 0
+    apart[1][:, _CODES_AT[dtype] :] = 0
+    scaled, minima = (dequantize(part.reshape(blocks.shape), dtype) for part in apart)
+    return scaled, minima
 
 
 def dequantize(blocks: Array, dtype: DType) -> Array:

@@ -17,6 +17,7 @@ from ostinato.ir.types import Array, DType
 __all__ = ["multiply", "plain_arithmetic", "round_to", "widen", "working"]
 
 _WORKING: ContextVar[type[np.float64 | np.float32]] = ContextVar("working", default=np.float64)
+_ORDER: ContextVar[int | None] = ContextVar("order", default=None)
 _FEW = 1 << 10
 """Values of a plain product whose terms are all made before they are summed."""
 
@@ -27,31 +28,35 @@ def working() -> type[np.float64 | np.float32]:
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """a [..., M, K] or [K] times b [..., K, N]: as numpy has it; within `plain_arithmetic` term by term in ascending order, each product and sum rounded."""
+    """a [..., M, K] or [K] times b [..., K, N]: as numpy has it; within `plain_arithmetic` term by term in its order, each product and sum rounded."""
     if working() is np.float64:
         found: Array = a @ b
         return found
     if a.ndim == 1:
         return multiply(a[None], b)[..., 0, :]
     a, b = a.astype(np.float32), b.astype(np.float32)
+    if (order := _ORDER.get()) is not None:
+        terms = np.random.default_rng(order).permutation(a.shape[-1])
+        a, b = a[..., terms], b[..., terms, :]
     y = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype=np.float32)
     if 0 < y.size <= _FEW and a.shape[-1]:
-        terms = a[..., :, None, :] * b.swapaxes(-1, -2)[..., None, :, :]
-        return np.ascontiguousarray(np.add.accumulate(terms, axis=-1)[..., -1])
+        products = a[..., :, None, :] * b.swapaxes(-1, -2)[..., None, :, :]
+        return np.ascontiguousarray(np.add.accumulate(products, axis=-1)[..., -1])
     for k in range(a.shape[-1]):
         y += a[..., :, k, None] * b[..., k, None, :]
     return y
 
 
 @contextmanager
-def plain_arithmetic() -> Iterator[None]:
+def plain_arithmetic(order: int | None = None) -> Iterator[None]:
     """References called within are plain compositions in float32, the precision that kernels compute in: how far they are from the oracle is how far a kernel
-    may be, twice over."""
-    token = _WORKING.set(np.float32)
+    may be, twice over. Products are summed in ascending order, or in an order of chance that the number `order` stands for."""
+    tokens = _WORKING.set(np.float32), _ORDER.set(order)
     try:
         yield
     finally:
-        _WORKING.reset(token)
+        _WORKING.reset(tokens[0])
+        _ORDER.reset(tokens[1])
 
 
 def widen(array: Array, dtype: DType) -> Array:

@@ -65,6 +65,8 @@ class Policy:
         if row.exactness < self.exactness and not (self.plainest and row.level == lowest):
             found, wanted = (exactness.name.lower().replace("_", " ") for exactness in (row.exactness, self.exactness))
             return f"policy {self.name} wants exactness {wanted!r}, the row's is {found!r}"
+        if self.one_row and row.level is Level.REFERENCE:
+            return f"policy {self.name} wants the same bits in any batch, and how numpy adds up depends on how many rows there are"
         if self.one_row and row.extents.is_bounded:
             return f"policy {self.name} wants one row for all sizes, this one is for some"
         return None

@@ -133,7 +133,7 @@ def new_node(
 
 
 def joint_product(node: Node, name: str, types: Mapping[str, TensorType]) -> Node:
-    """The `linear` called `name` over the whole weight of a `linear_split`, all of whose results are its columns, or of a `linear_swiglu`, whose gate and up are.
+    """The `linear` called `name` over the whole weight of a `linear_split`, whose results are its columns, or of a `linear_swiglu`, whose gate and up are.
 
     Gate and up are float32, as the operator has them inside. The axis of the columns is the one that all results have, or anonymous. For nodes without
     a norm, which is fused later.

@@ -140,12 +140,15 @@ def device_of(executable: Executable) -> str:
 
 
 def how_it_runs(executable: Executable, asked_mode: str) -> str:
-    """Device, mode (and why it is another one than was asked for), precision and threads, in one line."""
+    """Device, mode (and why it is another one than was asked for), precision and threads, in one line; and what was validated for it on first use."""
     as_asked = asked_mode == executable.mode or executable.reason.startswith("auto")
     reason = "" if as_asked else f" ({executable.reason})"
     device = executable.device
     threads = "" if device.captures else f", {device.threads} threads"
-    return f"{device_of(executable)}, {executable.mode}{reason}, {precision_of(executable.program)}{threads}"
+    done = executable.validations
+    failed = f", {len(done.failed)} failed" if done.failed else ""
+    proven = f"; validated {done.classes} rows first{failed}, in {done.seconds:.1f} s" if done.classes else ""
+    return f"{device_of(executable)}, {executable.mode}{reason}, {precision_of(executable.program)}{threads}{proven}"
 
 
 def entry_stats(plan: ProgramPlan) -> tuple[EntryStats, ...]:

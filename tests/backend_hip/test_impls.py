@@ -78,7 +78,9 @@ def samples(opdef: OpDef, rng: np.random.Generator) -> Iterator[tuple[Graph, dic
 
 
 def test_every_operator_has_a_row_and_names_are_unique() -> None:
-    assert {row.op for row in ROWS} == {op.name for op in COMPUTED}
+    without = {op.name for op in COMPUTED} - {row.op for row in ROWS}
+    assert without <= {"linear_group"}, "a pass makes these where a GPU has a row; here their reference runs"
+    assert {row.op for row in HOST.rows} == {op.name for op in COMPUTED}
     assert not [identity for identity, count in Counter(row.identity for row in ROWS).items() if count > 1]
 
 

@@ -137,7 +137,10 @@ def test_negative_extents_are_refused(unit: str) -> None:
 def test_a_count_needs_its_four_bytes(unit: str) -> None:
     short = np.zeros(2, np.uint8)
     assert run(unit, "add", [FLOAT, FLOAT, short, FLOAT], [4, 4, 0]) == INVALID
-    assert run(unit, "linear_f32", [FLOAT, FLOAT, None, None, None, short, FLOAT, *[None] * 3], [1, 1, 0, 0, 1, 0, 0, 0.0]) == INVALID
+    assert (
+        run(unit, "linear_f32", [FLOAT, FLOAT, None, None, None, short, FLOAT, *[None] * 3], [1, 1, 0, 0, 1, 0, 0, 0.0])
+        == INVALID
+    )
 
 
 @pytest.mark.parametrize("kernel", sorted(_native.kernel_names()))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ostinato.backend_hip.evidence import ledger as module
 from ostinato.backend_hip.evidence.known import DeviceRecords
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger, shipped_records, user_folder
 from ostinato.backend_hip.evidence.records import (
@@ -123,7 +122,7 @@ def test_a_process_that_dies_while_it_writes_leaves_the_state_before(
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.os, "replace", die)
+    monkeypatch.setattr(os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         ledger.add([timing()])
     monkeypatch.undo()

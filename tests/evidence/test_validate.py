@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ostinato.backend_hip.device import HostDevice, HostLaunch
+from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.evidence.environment import host_environment
 from ostinato.backend_hip.evidence.records import ValidationRecord
+from ostinato.backend_hip.evidence.rows import RowLaunch
 from ostinato.backend_hip.evidence.survey import sample_sites
 from ostinato.backend_hip.evidence.trials import trials
 from ostinato.backend_hip.evidence.validate import validate
@@ -34,7 +35,7 @@ Fault = Callable[[KernelCall, Memory], None]
 class FaultyLaunch:
     """Runs the kernel, and then does what is wrong."""
 
-    launch: HostLaunch
+    launch: RowLaunch
     call: KernelCall
     row: Impl
     fault: Fault
@@ -168,7 +169,7 @@ def test_a_row_that_promises_the_bits_of_the_reference_is_held_to_them(seed: int
 
 def test_indices_out_of_range_must_be_noticed(seed: int) -> None:
     class Deaf(HostDevice):
-        def make_launch(self, call: KernelCall) -> Any:
+        def make_launch(self, call: Any) -> Any:
             launch = super().make_launch(call)
 
             class Silent:

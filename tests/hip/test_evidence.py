@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,17 @@ import ostinato as ost
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.evidence.known import Known
 from ostinato.backend_hip.evidence.ledger import Ledger
+from ostinato.backend_hip.evidence.records import Environment, ValidationRecord
+from ostinato.backend_hip.evidence.sources import row_sources
 from ostinato.backend_hip.evidence.survey import sample_sites
 from ostinato.backend_hip.evidence.validate import validate
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.ir.evidence import Finding
+from ostinato.backend_hip.target import hip_target
+from ostinato.ir.evidence import Finding, signature_class
 from ostinato.ir.step import StepKind
+from ostinato.ir.version import VERSION
 from tests.backend_hip.gpu.machine import CACHE
+from tests.frontend.small_families import small_model
 
 
 @pytest.fixture
@@ -43,25 +47,30 @@ def test_a_row_is_validated_on_the_card_and_then_known(recorded: HipDevice, seed
     assert again.verdict(row, site).evidence == (record.id,)
 
 
-def test_a_product_of_the_vendor_s_is_stale_with_another_library(recorded: HipDevice, seed: int) -> None:
-    assert recorded.records is not None
-    environment = recorded.records.environment
-    row = next(row for row in recorded.target.rows_for("linear") if row.kind is StepKind.GEMM)
+def test_a_product_of_the_vendor_s_is_stale_with_another_library() -> None:
+    row = next(row for row in hip_target("sm_90", 32).rows_for("linear") if row.kind is StepKind.GEMM)
     site = sample_sites(row)[0]
-    record = validate(recorded, environment, row, site, seed)
-    known = Known(environment, [record])
-    assert known.verdict(row, site).evidence == (record.id,)
-    updated = environment.model_copy(update={"vendor_library": "a newer one"})
-    stale = Known(updated, [record]).verdict(row, site)
-    assert stale.finding is Finding.STALE
-    assert "a newer one" in stale.reason
-    ours = replace(row, kind=StepKind.LAUNCH)
-    assert Known(updated, [record]).verdict(ours, site).finding is Finding.STALE, "another row by that name"
+    here = Environment(device="a card", architecture="sm_90", vendor_library="lt 1", kernel_hash="k", version=VERSION)
+    record = ValidationRecord.made(
+        environment=here,
+        operator=row.op,
+        row=row.name,
+        level="vendor",
+        signature=signature_class(site),
+        sources=row_sources(row, [site]),
+        calls=1,
+        seed=0,
+        passed=True,
+    )
+    assert Known(here, [record]).verdict(row, site).evidence == (record.id,)
+    stale = Known(here.model_copy(update={"vendor_library": "lt 2"}), [record]).verdict(row, site)
+    assert (stale.finding, "here is lt 2" in stale.reason) == (Finding.STALE, True)
 
 
-def test_without_validation_a_card_runs_readable_rows(recorded: HipDevice, llama: ost.Model) -> None:
+def test_without_validation_a_card_runs_readable_rows(recorded: HipDevice, tmp_path: Path) -> None:
+    model = small_model("llama", tmp_path / "model", 5)
     executable = ost.compile(
-        llama, buckets={"B": [1], "T": [4]}, context=32, device=recorded, validate="never", precision="f32"
+        model, buckets={"B": [1], "T": [4]}, context=32, device=recorded, validate="never", precision="f32"
     )
     decisions = next(iter(executable.program.decisions.values()))
     assert {decision.level.name for decision in decisions.values()} == {"READABLE"}

@@ -6,8 +6,9 @@ import gguf
 import numpy as np
 import pytest
 
-from ostinato.ir.blocks import dequantize
+from ostinato.ir.blocks import block_parts, dequantize
 from ostinato.ir.errors import DTypeError, ShapeError
+from ostinato.ir.ops.samplers import random_blocks
 from ostinato.ir.types import Array, DType
 
 BLOCKS = [dtype for dtype in DType if dtype.is_block]
@@ -83,6 +84,20 @@ def test_strided_bytes_are_read_in_logical_order(rng: np.random.Generator) -> No
     for dtype in BLOCKS:
         raw = rng.integers(0, 60, (4, 2 * dtype.block_bytes), dtype=np.uint8)
         np.testing.assert_array_equal(dequantize(raw[::2], dtype), dequantize(raw[::2].copy(), dtype))
+
+
+@pytest.mark.parametrize("dtype", BLOCKS)
+def test_scaled_codes_and_minima_make_the_values(dtype: DType, rng: np.random.Generator) -> None:
+    raw = random_blocks((3, 2 * dtype.block_elements), dtype, rng)
+    parts = block_parts(raw, dtype)
+    assert (parts is not None) == (dtype in (DType.Q4_1, DType.Q5_1, DType.Q4_K, DType.Q5_K))
+    if parts is not None:
+        scaled, minima = parts
+        assert (scaled + minima).tobytes() == dequantize(raw, dtype).tobytes()
+        groups = minima.reshape(-1, 32)
+        assert (groups == groups[:, :1]).all()
+        assert np.abs(minima).max() > 0
+        assert len(np.unique(scaled)) > 50
 
 
 def test_what_is_no_block_is_refused() -> None:

@@ -143,15 +143,11 @@ def test_a_set_of_mixed_precision_stays_apart(query: DType | None) -> None:
 # a decode step and a prefill
 
 
-def test_a_decode_step_is_five_launches_a_layer() -> None:
-    config = Config(
-        layers=2, packed=True, hidden=64, heads=4, kv_heads=2, width=16, ffn=64, matrix=DType.BF16, cache=DType.BF16
-    )
-    graph = run_pipeline(decoder(config), GPU, PipelineOptions("bf16")).graph
+@pytest.mark.parametrize(("target", "dtype"), [(GPU, DType.BF16), (HOST, DType.F32)], ids=["gpu", "host"])
+def test_a_decode_step_is_five_launches_a_layer(target: Target, dtype: DType) -> None:
+    config = Config(layers=2, packed=True, hidden=64, heads=4, kv_heads=2, width=16, ffn=64, matrix=dtype, cache=dtype)
+    graph = run_pipeline(decoder(config), target, PipelineOptions(dtype.value)).graph
     layer = [node.op for node in graph.nodes if node.name.startswith("layers.1.") and node.impl is not None]
-    assert layer == ["qkv_rope_store", "attention_packed", "linear", "linear_swiglu", "linear"]
-    host = run_pipeline(decoder(config), HOST, PipelineOptions("bf16")).graph
-    layer = [node.op for node in host.nodes if node.name.startswith("layers.1.") and node.impl is not None]
     assert layer == ["qkv_rope_store", "attention_packed", "linear", "linear_swiglu", "linear"]
 
 

@@ -202,6 +202,7 @@ def test_batch_invariant_takes_one_invariant_row_for_all_sizes() -> None:
     assert chosen.row == "steady"
     reasons = {found.row: found.text for found in chosen.rejected if found.reason is Against.POLICY}
     assert "one row for all sizes" in reasons["some"]
+    assert "how numpy adds up" in reasons["reference"]
     assert "wants exactness 'row invariant', the row's is 'tolerance'" in reasons["loose"]
     assert decision(on).row == "loose"
 
@@ -301,3 +302,21 @@ def test_explain_says_what_is_like_an_unknown_name() -> None:
         explain({"g": found.graph}, {"g": found.decisions}, "silo")
     with pytest.raises(ConfigError, match=r"explain 3: expected a name"):
         explain({"g": found.graph}, {"g": found.decisions}, 3)
+
+
+@pytest.mark.parametrize(
+    ("extents", "count", "refused"),
+    [
+        (Extents(rows=(0, 4)), 4, None),
+        (Extents(rows=(0, 4)), 5, "the row is for at most 4 rows, found 5"),
+        (Extents(rows=(2, 4)), 1, "the row is for 2 to 4 rows, found 1"),
+        (Extents(batch=(2, None)), 9, "the row is for 2 and more sequences, found 1"),
+        (Extents(sequence=(16, None)), 9, "the row is for 16 and more rows of a sequence, found 9"),
+    ],
+)
+def test_sizes_that_a_row_is_for_are_data(extents: Extents, count: int, refused: str | None) -> None:
+    bounded = replace(TUNED, name="bounded", level=Level.VENDOR, extents=extents)
+    found = decision(target(bounded), count=count)
+    rejection = found.against("bounded")
+    assert (None if rejection is None else rejection.text) == refused
+    assert (found.row == "bounded") == (refused is None)

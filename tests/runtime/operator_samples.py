@@ -13,7 +13,7 @@ import numpy as np
 
 import ostinato as ost
 from ostinato import ops
-from ostinato.backend_hip.device import HostDevice, HostLaunch
+from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.target import host_target
 from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops.samplers import materialise
@@ -21,6 +21,7 @@ from ostinato.ir.rounding import round_to, widen
 from ostinato.ir.step import KernelCall
 from ostinato.ir.target import Level
 from ostinato.ir.types import PACKED_LAYOUTS, Array, DType, TensorType
+from ostinato.runtime.device import Launch
 
 __all__ = ["Arguments", "Guarded", "Recording", "arguments", "check_result", "has_names", "reference"]
 
@@ -35,7 +36,7 @@ class Recording:
 
     def __init__(self, device: HostDevice) -> None:
         self._device = device
-        self.launched: list[tuple[HostLaunch, Operands]] = []
+        self.launched: list[tuple[Launch, Operands]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
@@ -45,7 +46,7 @@ class Recording:
 
 
 class _RecordedLaunch:
-    def __init__(self, launch: HostLaunch, launched: list[tuple[HostLaunch, Operands]]) -> None:
+    def __init__(self, launch: Launch, launched: list[tuple[Launch, Operands]]) -> None:
         self._launch = launch
         self._launched = launched
 

@@ -18,7 +18,7 @@ from ostinato.backend_hip.evidence.known import DeviceRecords, Known, Optimist, 
 from ostinato.backend_hip.evidence.records import ValidationRecord
 from ostinato.backend_hip.evidence.rows import RowDevice
 from ostinato.backend_hip.evidence.sources import source_of
-from ostinato.backend_hip.evidence.validate import validate
+from ostinato.backend_hip.evidence.validate import prepare, validate
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Evidence, Finding, Validations, Verdict, signature_class
 from ostinato.ir.graph import Graph
@@ -75,10 +75,12 @@ class FirstUse:
     def validated(self, wanted: list[tuple[Impl, CallSite]]) -> tuple[FirstUse, list[ValidationRecord]]:
         """Validates rows on the classes of sites and records what came of it; the evidence with those records."""
         made: list[ValidationRecord] = []
-        for number, (row, site) in enumerate(wanted):
+        seeded = [(row, site, secrets.randbits(32)) for row, site in wanted]
+        prepare(self.device, seeded)
+        for number, (row, site, seed) in enumerate(seeded):
             if self.progress is not None:
                 self.progress(VALIDATING, number, len(wanted))
-            made.append(validate(self.device, self.records.environment, row, site, secrets.randbits(32)))
+            made.append(validate(self.device, self.records.environment, row, site, seed))
         if self.progress is not None:
             self.progress(VALIDATING, len(wanted), len(wanted))
         self.records.add(made)

@@ -29,6 +29,7 @@ __all__ = [
     "Memory",
     "Mismatch",
     "RowDevice",
+    "RowLaunch",
     "Worst",
     "check",
     "compare",

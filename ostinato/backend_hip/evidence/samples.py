@@ -48,6 +48,8 @@ LARGE: Mapping[str, tuple[Sample, ...]] = {
         valid(normal((20, 96), DType.F16), normal((16, 96), DType.F16)),
         valid(normal((3, 2080), DType.F16), normal((19, 2080), DType.F16), dtype="f32"),
         valid(normal((50, 544), DType.BF16), normal((17, 544), DType.BF16)),
+        valid(normal((8, 1536)), normal((31, 1536), DType.BF16), None, None, normal((1536,)), eps=1e-6),
+        valid(normal((2, 16640), DType.BF16), normal((3, 16640), DType.BF16), None, normal((2, 3)), dtype="f32"),
     ),
     "linear_swiglu": (
         valid(normal((3, 8192), DType.BF16), normal((6, 8192), DType.BF16), dtype="f32"),

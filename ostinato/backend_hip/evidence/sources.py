@@ -49,7 +49,6 @@ def source_of(row: Impl, site: CallSite) -> tuple[str, str]:
     return kernel_source_of(row.kernel(site), gpu=row.launch is not None)
 
 
-@functools.cache
 def kernel_source_of(kernel: str, *, gpu: bool) -> tuple[str, str]:
     """The file or family of a kernel and the hash of its sources; that of a kernel which does not exist is empty."""
     if not gpu:
@@ -84,12 +83,14 @@ def _family_hashes() -> Mapping[str, str]:
     return dict(_host_sources().values())
 
 
-@functools.cache
 def file_hash(file: str) -> str:
-    """The hash of a kernel file with its headers in place; empty where there is no such file."""
-    if not has_kernel_file(file):
-        return ""
-    bare = _COMMENT.sub(lambda found: found[1] or " ", expanded(f"{file}.hip"))
+    """The hash of a kernel file with its headers in place, ours or a user's; empty where there is no such file."""
+    return _code_hash(expanded(f"{file}.hip")) if has_kernel_file(file) else ""
+
+
+@functools.cache
+def _code_hash(text: str) -> str:
+    bare = _COMMENT.sub(lambda found: found[1] or " ", text)
     lines = (line.strip() for line in bare.splitlines() if not line.startswith("#line"))
     return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:_LETTERS]
 

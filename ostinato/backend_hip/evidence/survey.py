@@ -12,7 +12,7 @@ from ostinato.backend_hip.evidence.records import Environment, ValidationRecord
 from ostinato.backend_hip.evidence.rows import RowDevice
 from ostinato.backend_hip.evidence.samples import LARGE
 from ostinato.backend_hip.evidence.trials import trials
-from ostinato.backend_hip.evidence.validate import validated
+from ostinato.backend_hip.evidence.validate import prepare, validated
 from ostinato.ir.evidence import signature_class
 from ostinato.ir.ops import OP
 from ostinato.ir.target import CallSite, Impl, Level
@@ -45,9 +45,12 @@ def survey(
 ) -> Iterator[ValidationRecord]:
     """Validates rows on the classes of sites, each on every device, with the same fresh values. Rows of level `reference` are the oracle and left out."""
     parts = [(row, site) for row, site in wanted if row.level is not Level.REFERENCE]
-    for number, (row, site) in enumerate(parts):
+    seeds = [secrets.randbits(32) for _ in parts]
+    for device, _ in devices:
+        advance(0, len(parts), "compiling kernels")
+        prepare(device, [(row, site, seed) for (row, site), seed in zip(parts, seeds, strict=True)])
+    for number, ((row, site), seed) in enumerate(zip(parts, seeds, strict=True)):
         advance(number, len(parts), f"{row.identity} {signature_class(site)}")
-        seed = secrets.randbits(32)
         tried = trials(row, site, seed)
         for device, environment in devices:
             yield validated(device, environment, row, site, tried, seed)

@@ -18,19 +18,20 @@ from ostinato.backend_hip.evidence.calls import Call
 from ostinato.backend_hip.evidence.classes import ClassCall, class_calls
 from ostinato.backend_hip.evidence.rows import exact_references, rounded, valid_rows
 from ostinato.backend_hip.evidence.samples import arrays_of
+from ostinato.ir.blocks import block_parts
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.evidence import signature_class
 from ostinato.ir.rounding import plain_arithmetic
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["PlainError", "Trial", "trials", "ulp"]
+__all__ = ["PlainError", "Trial", "trial_calls", "trials", "ulp"]
 
 _ENOUGH = 256
 """Values of a result that say what a plain composition is good for, as a first estimate."""
 _MOST_DRAWS = 16
-_MORE_VALUES, _MORE_DRAWS = 1 << 18, 64
-"""How many more are drawn, at most, where a row is farther off than the first estimate allows."""
+_MORE_VALUES, _MORE_DRAWS, _ORDERS = 1 << 17, 32, 16
+"""How many more are drawn, at most, where a row is farther off than the first estimate allows, and in how many orders the same values are summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,24 @@ class Trial:
     expected: Sequence[Array] | None
     """`exact` rounded once to the result dtypes, all rows."""
     plain: Errors = ()
-    draw: Callable[[int], Errors] = lambda values: ()
-    """The plain errors over more draws, of so many values or more."""
-
-    def more(self) -> Errors:
-        """The plain errors over many more draws."""
-        return _most((self.plain, self.draw(_MORE_VALUES)))
+    more: Callable[[], Errors] = lambda: ()
+    """The plain errors in other orders of summation, and over many more draws: asked for where the first estimate is exceeded."""
 
 
 def trials(row: Impl, like: CallSite, seed: int) -> list[Trial]:
     """All trials of the site's class; empty where no sample of the operator gives one. The same for the same seed."""
-    words = f"{row.identity} {signature_class(like)}".encode()
-    rng = np.random.default_rng((seed, zlib.crc32(words)))
+    rng = _random(row, like, seed)
     return [made for one in class_calls(row, like, rng) for made in _trials(one, rng)]
+
+
+def trial_calls(row: Impl, like: CallSite, seed: int) -> list[Call]:
+    """The calls of these trials, without values: what a device compiles for them."""
+    return [one.call for one in class_calls(row, like, _random(row, like, seed))]
+
+
+def _random(row: Impl, like: CallSite, seed: int) -> np.random.Generator:
+    """Numbers that depend on the row and the class, and not on what else is tried."""
+    return np.random.default_rng((seed, zlib.crc32(f"{row.identity} {signature_class(like)}".encode())))
 
 
 def _trials(one: ClassCall, rng: np.random.Generator) -> Iterator[Trial]:
@@ -84,13 +90,17 @@ def _trials(one: ClassCall, rng: np.random.Generator) -> Iterator[Trial]:
         return
     values = max(1, sum(array.size for array in exact))
 
-    def draw(wanted: int, most: int = _MORE_DRAWS) -> Errors:
-        return _drawn(one, rng, min(most, -(-wanted // values)))
+    if op.tolerance.is_exact:
+        first: Errors = (PlainError(),) * len(exact)
+    else:
+        few = _drawn(one, rng, min(_MOST_DRAWS, -(-(_ENOUGH - values) // values)))
+        first = _most((_plain_error(call, arrays, exact), few))
 
-    errors = (PlainError(),) * len(exact)
-    if not op.tolerance.is_exact:
-        errors = _most((_plain_error(call, arrays, exact), draw(_ENOUGH - values, _MOST_DRAWS)))
-    yield Trial(call, arrays, _valid(call, exact), rounded(call, exact), errors, draw)
+    def more() -> Errors:
+        orders = [_plain_error(call, arrays, exact, order) for order in range(_ORDERS)]
+        return _most((first, *orders, _drawn(one, rng, min(_MORE_DRAWS, -(-_MORE_VALUES // values)))))
+
+    yield Trial(call, arrays, _valid(call, exact), rounded(call, exact), first, more)
 
 
 def _drawn(one: ClassCall, rng: np.random.Generator, draws: int) -> Errors:
@@ -110,8 +120,34 @@ def _most(found: Iterable[Errors]) -> Errors:
     return tuple(PlainError(max(one.maximum for one in c), max(one.rms for one in c)) for c in columns)
 
 
-def _plain_error(call: Call, arrays: Sequence[Array | None], exact: Sequence[Array]) -> Errors:
-    with plain_arithmetic(), np.errstate(all="ignore"):
+def _plain_error(
+    call: Call, arrays: Sequence[Array | None], exact: Sequence[Array], order: int | None = None
+) -> Errors:
+    apart = _minima_apart(call, arrays)
+    forms = [_plain_errors(call, form, exact, order) for form in (arrays, apart) if form is not None]
+    return _most(forms)
+
+
+def _minima_apart(call: Call, arrays: Sequence[Array | None]) -> list[Array | None] | None:
+    """The operands of a product whose weight has blocks with minima as that of x twice over by scaled codes, then minima: the plain way of multiplying by
+    such blocks besides dequantising them. The norm of x twice over is that of x. None for all other calls."""
+    places = {spec.name: index for index, spec in enumerate(call.op.operands)}
+    if not {"x", "weight"} <= places.keys():
+        return None
+    weight, tensor = arrays[places["weight"]], call.site.operands[places["weight"]]
+    parts = None if weight is None or tensor is None else block_parts(weight, tensor.dtype)
+    if parts is None:
+        return None
+    made = list(arrays)
+    made[places["weight"]] = np.concatenate(parts, axis=-1)
+    for name in ("x", "gain"):
+        if name in places and (array := arrays[places[name]]) is not None:
+            made[places[name]] = np.concatenate((array, array), axis=-1)
+    return made
+
+
+def _plain_errors(call: Call, arrays: Sequence[Array | None], exact: Sequence[Array], order: int | None) -> Errors:
+    with plain_arithmetic(order), np.errstate(all="ignore"):
         made = exact_references(call, arrays)
     assert made is not None
     found = []

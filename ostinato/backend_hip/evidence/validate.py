@@ -9,11 +9,12 @@ mean square. Operators without a tolerance, and rows that promise the bits of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ostinato.backend_hip.evidence.calls import Call
 from ostinato.backend_hip.evidence.records import Environment, ValidationRecord
 from ostinato.backend_hip.evidence.rows import (
     DeviceMachine,
@@ -26,13 +27,13 @@ from ostinato.backend_hip.evidence.rows import (
     results_of,
 )
 from ostinato.backend_hip.evidence.sources import row_sources
-from ostinato.backend_hip.evidence.trials import PlainError, Trial, trials, ulp
+from ostinato.backend_hip.evidence.trials import PlainError, Trial, trial_calls, trials, ulp
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.evidence import Exactness, signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["Figures", "judge", "validate", "validated"]
+__all__ = ["Figures", "judge", "prepare", "validate", "validated"]
 
 _PLAIN_ERRORS = 2.0
 _UNITS = 4.0
@@ -65,7 +66,7 @@ def validated(
     if not any(trial.exact is not None for trial in tried):
         reason = f"no sample of this class: none of the samples of {row.op} can be laid out like it"
     else:
-        _prepare(device, tried)
+        _prepare(device, [trial.call for trial in tried])
     for trial in () if reason else tried:
         try:
             found = judge(trial, machine)
@@ -172,10 +173,17 @@ def _figures(name: str, tensor: TensorType, mine: Array, oracle: Array, plain: f
     return figures
 
 
-def _prepare(device: RowDevice, tried: Sequence[Trial]) -> None:
+def prepare(device: RowDevice, wanted: Iterable[tuple[Impl, CallSite, int]]) -> None:
+    """Compiles the kernels of many validations side by side, given rows, sites and seeds. Each validation would else do so by itself."""
+    calls = [call for row, like, seed in wanted if row.launch is not None for call in trial_calls(row, like, seed)]
+    if calls:
+        _prepare(device, calls)
+
+
+def _prepare(device: RowDevice, calls: Iterable[Call]) -> None:
     """Compiles the kernels of all calls together where the device compiles; each call would else do so by itself, and does where this fails."""
     try:
-        device.prepare([kernel_call(trial.call) for trial in tried])
+        device.prepare([kernel_call(call) for call in calls])
     except OstinatoError:
         return  # the call whose kernel it is will say why
 

@@ -30,7 +30,16 @@ from ostinato.ir.ops.activation import GELU_FORMS
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ELEMENTWISE_ROWS", "ROUNDED_ONCE", "add_bias_dtypes", "cast_accepts", "gelu_converts", "same_dtype", "swiglu_converts", "swiglu_params"]
+__all__ = [
+    "ELEMENTWISE_ROWS",
+    "ROUNDED_ONCE",
+    "add_bias_dtypes",
+    "cast_accepts",
+    "gelu_converts",
+    "same_dtype",
+    "swiglu_converts",
+    "swiglu_params",
+]
 
 ROUNDED_ONCE = frozenset({"add", "mul", "scale", "fill", "cast", "add_bias"})
 """Operators of one float32 operation or none, whose results are the reference's to the bit."""

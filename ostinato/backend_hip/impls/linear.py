@@ -189,6 +189,7 @@ _LINEAR_SWIGLU = Impl(
     layouts=(("weight", ("panel32_pair",)),),
 )
 
+
 def _twins(row: Impl, accepts: Predicate) -> tuple[Impl, ...]:
     """The row; without its count operand; and both for a norm in front of a bf16 weight."""
     wide = wide_twin(row, all_of(accepts, foldable_count()))

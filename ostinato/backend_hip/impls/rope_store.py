@@ -60,7 +60,9 @@ def _narrow_heads(site: CallSite) -> str | None:
     width, columns = site.results[0].static_shape[-1], site.operand(1).static_shape[1]
     if width > MAX_WIDTH:
         return f"the head width must be at most {MAX_WIDTH}, found {width}"
-    return f"the kernel takes at most {_MAX_COLUMNS} weight columns, found {columns}" if columns > _MAX_COLUMNS else None
+    return (
+        f"the kernel takes at most {_MAX_COLUMNS} weight columns, found {columns}" if columns > _MAX_COLUMNS else None
+    )
 
 
 qkv_accepts = all_of(linear_dtypes, _places_dtypes(2), _narrow_heads)

@@ -24,12 +24,11 @@ struct Group {
     DEVICE i64 units(i64 size) const { return first.units(size) + second.units(size) + third.units(size); }
     // The member that a unit is of, whose own number it has afterwards. Threads that go on together may have several.
     DEVICE Member<W, Y> of(i64& unit, i64 size) const {
-        const i64 a = first.units(size), b = a + second.units(size);
-        const bool is_first = unit < a, is_second = unit < b;
-        unit -= is_first ? 0 : is_second ? a : b;
-        return {is_first ? first.weight : is_second ? second.weight : third.weight,
-                is_first ? first.bias : is_second ? second.bias : third.bias,
-                is_first ? first.y : is_second ? second.y : third.y,
-                is_first ? first.outputs : is_second ? second.outputs : third.outputs};
+        const Member<W, Y> a = first, b = second, c = third;  // compilers select values, not their addresses
+        const i64 before_b = a.units(size), before_c = before_b + b.units(size);
+        const bool is_a = unit < before_b, is_b = unit < before_c;
+        unit -= is_a ? 0 : is_b ? before_b : before_c;
+        return {is_a ? a.weight : is_b ? b.weight : c.weight, is_a ? a.bias : is_b ? b.bias : c.bias,
+                is_a ? a.y : is_b ? b.y : c.y, is_a ? a.outputs : is_b ? b.outputs : c.outputs};
     }
 };

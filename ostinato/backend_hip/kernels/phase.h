@@ -14,9 +14,9 @@
 
 struct Worker {
     u32 index, count;
-    // The first of this worker's share of so many units; the next worker's first one is its end.
-    DEVICE u32 first(u32 units) const { return static_cast<u32>(static_cast<u64>(units) * index / count); }
-    DEVICE u32 end(u32 units) const { return static_cast<u32>(static_cast<u64>(units) * (index + 1) / count); }
+    // The first of this worker's share of so many units: shares differ by one at most, larger ones come first.
+    DEVICE u32 first(u32 units) const { return units / count * index + smaller(index, units % count); }
+    DEVICE u32 end(u32 units) const { return first(units) + units / count + (index < units % count ? 1 : 0); }
 };
 DEVICE Worker this_block() { return {block_index(), block_count()}; }
 
@@ -30,8 +30,10 @@ DEVICE void load_four(const T* at, bool whole, f32 (&values)[4]) {
     if (whole) {
         const Half half = *reinterpret_cast<const Half*>(at);
         const Words words = {{half.w[0], half.w[1], 0u, 0u}};
+#pragma unroll
         for (int i = 0; i < 4; ++i) values[i] = value_in(words, i, at);
     } else {
+#pragma unroll
         for (int i = 0; i < 4; ++i) values[i] = widen(at[i]);
     }
 }
@@ -69,6 +71,7 @@ struct Form {
     static constexpr int WORDS = STAGED ? ROOM_ * 64 : 1;                                   // of x in shared memory
     static constexpr int HELD = STAGED ? (ROOM_ * 64 / ROWS + THREADS - 1) / THREADS : 1;  // of a row, by a thread
     static constexpr int SHARE = GROUP / SUMS;                                              // lanes that have one sum
+    static constexpr int BETWEEN = SPLIT * GROUP;                                           // runs between a lane's steps
 };
 
 template <class X, class W>
@@ -81,18 +84,25 @@ struct Product {
     f32 eps;
 };
 
+#if defined(OSTINATO_EMULATOR)
+DEVICE f32 reciprocal_root(f32 x) { return 1.0f / sqrtf(x); }
+#else
+DEVICE f32 reciprocal_root(f32 x) { return rsqrtf(x); }
+#endif
+
 // The sum of one output by one thread, for weights that are not aligned to 16 bytes, which only odd views are.
 template <class X, class W>
 DEVICE f32 plain_output(const Product<X, W>& p, i64 row, i64 place) {
     const X* const x = p.x + row * p.columns;
     const W* const weight = p.weight + place * p.columns;
     f32 sum = 0.0f, squares = 0.0f;
+#pragma unroll 1
     for (i64 k = 0; k < p.columns; ++k) {
         const f32 value = widen(x[k]);
         squares = fmaf(value, value, squares);
         sum = fmaf(p.gain == nullptr ? value : value * p.gain[k], widen(weight[k]), sum);
     }
-    if (p.gain != nullptr) sum *= 1.0f / sqrtf(squares / static_cast<f32>(p.columns) + p.eps);
+    if (p.gain != nullptr) sum *= reciprocal_root(squares / static_cast<f32>(p.columns) + p.eps);
     return p.bias == nullptr ? sum : sum + p.bias[place];
 }
 
@@ -181,6 +191,10 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
         return;
     }
 
+    // All steps of a lane but the last one are within the columns.
+    const u32 own_step = part * GROUP + group_lane();
+    const auto within = [&](int s) { return s < F::STEPS - 1 || own_step + s * F::BETWEEN < steps; };
+    const WeightLoads load_weights;
     Words words[F::STEPS][2];
     f32 bias;
     typename Finish::Ahead ahead;
@@ -188,11 +202,10 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
         if (pair >= end) return;
 #pragma unroll
         for (int o = 0; o < 2; ++o) {
-            const W* const from = p.weight + finish.place(pair, o) * p.columns;
+            const W* const from = p.weight + (finish.place(pair, o) * p.columns + own_step * SIZE);
 #pragma unroll
             for (int s = 0; s < F::STEPS; ++s) {
-                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
-                if (step < steps) words[s][o] = load_weights(from + step * SIZE);
+                if (within(s)) words[s][o] = load_weights(from + s * F::BETWEEN * SIZE);
             }
         }
         if (leads) {
@@ -211,6 +224,8 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
         }
     }
 
+    const f32 inverse = 1.0f / static_cast<f32>(columns);
+
     wait();
 
     typename Finish::Before before;
@@ -223,8 +238,12 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
         f32 total = 0.0f;
 #pragma unroll
         for (int g = 0; g < F::GROUPS; ++g) total += squares[row * F::GROUPS + g];
-        factor = 1.0f / sqrtf(total / static_cast<f32>(columns) + p.eps);
+        factor = reciprocal_root(fmaf(total, inverse, p.eps));
     }
+
+    const Words* planes[F::STAGED ? F::ROWS * RUNS : 1];  // this lane's steps of x
+#pragma unroll
+    for (int i = 0; F::STAGED && i < F::ROWS * RUNS; ++i) planes[i] = staged + (i * steps + own_step);
 
     // All groups go through as many turns, some of them past the last pair.
     const u32 turns = rows > 0 ? (end - first + F::TEAMS - 1) / F::TEAMS : 0;
@@ -234,25 +253,25 @@ DEVICE void project(Worker worker, Wait wait, const Product<X, W>& p, u32 pairs,
         if (pair < end) {
 #pragma unroll
             for (int s = 0; s < F::STEPS; ++s) {
-                const u32 step = (s * F::SPLIT + part) * GROUP + group_lane();
-                if (step >= steps) break;
+                if (!within(s)) break;
 #pragma unroll
                 for (int r = 0; r < F::ROWS; ++r) {
                     f32 values[SIZE];
                     if (F::STAGED) {
 #pragma unroll
                         for (int i = 0; i < SIZE; i += 4) {
-                            const Words taken = staged[(r * RUNS + i / 4) * steps + step];
+                            const Words taken = planes[r * RUNS + i / 4][s * F::BETWEEN];
+#pragma unroll
                             for (int j = 0; j < 4; ++j) values[i + j] = value_in(taken, j, p.bias);
                         }
                     } else {
-                        const i64 at = static_cast<i64>(step) * SIZE;
-                        if (r >= rows) break;
+                        const i64 at = static_cast<i64>(own_step + s * F::BETWEEN) * SIZE;
 #pragma unroll
                         for (int i = 0; i < SIZE; i += 4) {
-                            f32 four[4], scale[4];
-                            load_four(p.x + r * p.columns + at + i, whole, four);
+                            f32 four[4] = {}, scale[4];
+                            if (r < rows) load_four(p.x + r * p.columns + at + i, whole, four);
                             if (F::NORMED) load_four(p.gain + at + i, whole_gain, scale);
+#pragma unroll
                             for (int j = 0; j < 4; ++j) values[i + j] = F::NORMED ? four[j] * scale[j] : four[j];
                         }
                     }

@@ -38,25 +38,21 @@ DEVICE Words load_once(const void* at) {
 // The same for weights, of which most devices read more in a step than their last cache holds: the first ones to leave it.
 // Where such a load stands among waits and other loads of its kind, there it is done.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-DEVICE Words load_weights(const void* at) {
-    Words v;
+struct WeightLoads {
     u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-                 : "l"(at), "l"(policy));
-    return v;
-}
+    DEVICE WeightLoads() { asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy)); }
+    DEVICE Words operator()(const void* at) const {
+        Words v;
+        asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+                     : "l"(at), "l"(policy));
+        return v;
+    }
+};
 #else
-DEVICE Words load_weights(const void* at) { return load_once(at); }
-#endif
-
-// Asks for the bytes around an address to be fetched near the card, which changes nothing but time: what lies there need
-// not be settled yet.
-#if defined(__CUDA_ARCH__)
-DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
-#else
-DEVICE void prefetch(const void*) {}
+struct WeightLoads {
+    DEVICE Words operator()(const void* at) const { return load_once(at); }
+};
 #endif
 
 // Bytes in their places among words.

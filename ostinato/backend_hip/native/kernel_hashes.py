@@ -67,9 +67,11 @@ def family_hash(family: str) -> str:
 
 def main(output: Path) -> None:
     names = families()
-    homeless = {path.stem for path in KERNELS.glob("*.cpp")} - {"registry"} - {
-        path.stem for name in names for path in sources(name)
-    }
+    homeless = (
+        {path.stem for path in KERNELS.glob("*.cpp")}
+        - {"registry"}
+        - {path.stem for name in names for path in sources(name)}
+    )
     if homeless:
         raise SystemExit(f"kernels/{sorted(homeless)}: of no family; include a header named after one of {names}")
     entries = "\n".join(f'    {{"{name}", "{family_hash(name)}"}},' for name in names)

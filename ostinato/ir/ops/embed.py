@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Sizes, Tolerance
 from ostinato.ir.ops.rules import (
     I32,
     WEIGHTS,
@@ -75,6 +75,12 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, indices([0], "C"), normal((4, 8)), attrs={"axis": "C"})
 
 
+def _sizes(operands: OperandTypes) -> Sizes:
+    """A row for each id."""
+    ids = operands[0]
+    return Sizes(1 if ids is None else ids.elements)
+
+
 EMBEDDING = define(
     "embedding",
     "Rows of a table at integer ids: ids S, weight [V,C] -> S + [C].",
@@ -85,6 +91,7 @@ EMBEDDING = define(
     _samples,
     Tolerance(0, 0, "a row is copied or dequantised exactly, then rounded once"),
     attrs=(AttrSpec("dtype", str, "f32"), AttrSpec("axis", str, "")),
+    sizes=_sizes,
     cost=_cost,
     packed={"weight": "panel32"},
 )

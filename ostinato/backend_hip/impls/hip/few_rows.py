@@ -50,7 +50,7 @@ _SHORT = 4
 _CUTS = {
     "few_rows": (_Cut(256, 2), _Cut(192, 2)),
     "few_rows_split": (_Cut(256, 2), _Cut(192, 2)),
-    "few_rows_swiglu": (_Cut(128, 6), _Cut(256, 2)),
+    "few_rows_swiglu": (_Cut(256, 3), _Cut(256, 3)),
     "few_rows_rope_store": (_Cut(128, 2), _Cut(128, 2)),
     "head": (_Cut(256, 4), _Cut(256, 4)),
 }

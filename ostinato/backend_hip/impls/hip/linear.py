@@ -1,7 +1,7 @@
 """Rows of the projections and the embedding, for GPUs. Weights lie as the checkpoint has them, block dtypes as rows of blocks.
 
-Halves by halves are multiplied on the matrix units, a few rows by a float weight by kernels of their own (few_rows.py), and all else by a kernel that lets a few
-rows share what it reads. The readable kernel is what is left: norms before a product of many rows, and weights whose rows are no whole runs of 16 bytes.
+Halves by halves are multiplied on the matrix units, a few rows by a float weight by kernels of their own (few_rows.py), and all else by a kernel that lets a
+few rows share what it reads. The readable kernel is what is left: norms before a product of many rows, and weights whose rows are no whole runs of 16 bytes.
 """
 
 from __future__ import annotations

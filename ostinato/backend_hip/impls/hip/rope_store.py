@@ -1,4 +1,4 @@
-"""Rows of what stands between the projections and attention, for GPUs: the rotation of q and k with the store of k and v, alone and behind the joint projection.
+"""Rows of what stands between projections and attention, for GPUs: the rotation of q and k with the store of k and v, alone and behind the joint product.
 
 Alone it is what a prefill has behind its vendor's product, and reads q, k and v as columns of it, 16 bytes at a time where they lie so.
 """

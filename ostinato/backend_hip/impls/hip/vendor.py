@@ -2,8 +2,8 @@
 
 Their steps are of kind GEMM and name no kernel: everything of the product is in the parameters (`GemmParams`) and the operands (`GEMM_OPERANDS`). The vendor's
 matrices are column-major, so a product of row-major ones is asked for turned round: y = x times weight^T is d = weight^T^T times x^T with d = y^T, which lie in
-memory as they are. Sums are f32, exact products, no TF32. A residual of `linear` is c, added with beta 1 before the result is rounded; both libraries let d be c
-itself, which the rows declare as in place. The workspace depends on the size of the product alone.
+memory as they are. Sums are f32, exact products, no TF32. A residual of `linear` is c, added with beta 1 before the result is rounded; both libraries let d be
+c itself, which the rows declare as in place. The workspace depends on the size of the product alone.
 
 The library knows no count: rows past the valid ones are computed too, from whatever lies there. What comes of them is unspecified, not even finite, and no
 later step reads it; a valid row depends on its own row of x alone.
@@ -14,10 +14,8 @@ matrices whose rows are not whole runs of 16 bytes, strides that are not those o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from ostinato.backend_hip.impls.common import (
@@ -31,6 +29,7 @@ from ostinato.backend_hip.impls.common import (
     without,
 )
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS
+from ostinato.backend_hip.impls.matmul import one_run
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -106,7 +105,7 @@ def _matrices(tensor: TensorType, strides: tuple[int, ...], *, folded: bool = Fa
     shape = tensor.static_shape
     axes = list(zip(shape, strides, strict=True))
     columns, step = axes[-1]
-    rows, batch = (_run(axes[:-1]), (1, 0)) if folded else (axes[-2], _run(axes[:-2]))
+    rows, batch = (one_run(axes[:-1]), (1, 0)) if folded else (axes[-2], one_run(axes[:-2]))
     if rows is None or batch is None:
         return None
     count, leading = rows
@@ -116,14 +115,6 @@ def _matrices(tensor: TensorType, strides: tuple[int, ...], *, folded: bool = Fa
     if count == 1 or (leading == 1 and step >= count):
         return _Matrices(count, columns, *batch, step, transposed=True)
     return None
-
-
-def _run(axes: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """Axes (extent, stride) as one; None where they are none."""
-    kept = [axis for axis in axes if axis[0] != 1]
-    if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(kept)):
-        return None
-    return (math.prod(extent for extent, _ in kept), kept[-1][1] if kept else 0)
 
 
 def _seen(site: CallSite, index: int, *, folded: bool = False) -> _Matrices | None:

@@ -16,8 +16,13 @@ constexpr u32 SHARERS = 8;
 #define KERNEL(name, threads, parameters, call) \
     extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(threads) void name parameters { call; }
 constexpr bool TOGETHER = true;
-DEVICE void sharers_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+// Until all of them are there; with `written`, and what they wrote in shared memory is to be seen.
+DEVICE void meet(bool written) {
+    if (written) {
+        asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+    } else {
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+    }
     asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
 // Sets a number in the first block's shared memory that lies there as `at` does here.
@@ -28,7 +33,7 @@ DEVICE void set_at_first(f32* at, f32 value) {
 }
 #else
 constexpr bool TOGETHER = false;
-DEVICE void sharers_barrier() {}
+DEVICE void meet(bool) {}
 DEVICE void set_at_first(f32*, f32) {}
 #endif
 
@@ -123,7 +128,7 @@ DEVICE void attend(const Q* q, const C* keys, const C* values, i32 first, i32 en
             for (int i = 0; i < SIZE; ++i) output[i] = fmaf(weight, value_in(value[n], i, values), output[i]);
         }
         turn += AT_ONCE * T::TEAMS;
-        look();
+        if (turn < end) look();
     }
     f32 top = peak;  // of the teams of this group
 #pragma unroll
@@ -167,7 +172,7 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
     SHARED(f32, gathered, SHARERS * T::WIDTH * PART);
     SHARED(i32, table, T::THREADS);
     const bool short_table = table_width <= T::THREADS;
-    const u32 most = static_cast<u32>(tokens * heads) * SHARERS, shared_by = static_cast<u32>(heads / kv_heads);
+    const u32 most = static_cast<u32>(tokens * heads) * SHARERS, shared_by = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
     bool waited = false;
     for (u32 task = worker.index; task < most; task += worker.count) {
         const u32 unit = task / SHARERS, own = task % SHARERS;
@@ -195,7 +200,7 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
         const u32 first = smaller(keys, own * run), end = smaller(keys, first + run);
         const bool bad = blocks_missing(blocks_of, start + first, start + end, blocks, block_size);
         const InBlocks place = {blocks_of, kv_heads, head / shared_by, static_cast<u32>(block_size), T::WIDTH};
-        sharers_barrier();  // the first one is there, and no longer reads of an earlier unit
+        meet(waited);  // the first one is there, and no longer reads of an earlier unit
         const auto ready = [&] {
             const Status status = wait();
             if ((bad || sight.bad) && thread_index() == 0) status.out_of_range();
@@ -222,7 +227,7 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
                 }
             }
         }
-        sharers_barrier();
+        meet(true);
         if (TOGETHER ? own != 0 : sharers > 1 && !wait().last_of(sharers, unit)) continue;
 #pragma unroll
         for (int e = 0; e < T::ELEMENTS; ++e) {

@@ -114,26 +114,6 @@ struct Turned {
         if (block >= blocks) return NO_PLACE;
         return (static_cast<i64>(block) * kv_heads * block_size + static_cast<u32>(at) % block_size) * width;
     }
-    // Asks for the keys and values that the tokens will see, a line of one a thread.
-    DEVICE void ask(u32 thread, int tokens) const {
-        constexpr u32 LINE = 128 / sizeof(C);
-        const u32 lines = (width + LINE - 1) / LINE, each = 2 * kv_heads * lines;
-        for (int token = 0; token < tokens; ++token) {
-            const i32 row = row_of_token[token], at = position[token];
-            if (row < 0 || static_cast<u32>(row) >= table_rows || at < 0) continue;
-            const u32 all = static_cast<u32>(at) * each;
-            if (thread < all) {
-                const u32 key = thread / each, kv = thread % each / lines % kv_heads, number = key / block_size;
-                const i64 entry = static_cast<i64>(row) * table_width + number;
-                const u32 block = number < table_width ? static_cast<u32>(block_table[entry]) : blocks;
-                if (block >= blocks) return;
-                const i64 first = ((static_cast<i64>(block) * kv_heads + kv) * block_size + key % block_size) * width;
-                prefetch((thread % each < kv_heads * lines ? k_cache : v_cache) + first + thread % lines * LINE);
-                return;
-            }
-            thread -= all;
-        }
-    }
     DEVICE Before before(u32 pair, int, int token) const {
         if (!turns(pair)) return {1.0f, 0.0f};
         const i64 angle = static_cast<i64>(token) * half + pair % (width / 2);
@@ -169,10 +149,6 @@ DEVICE void few_rows_rope_store(const X* x, const W* weight, const f32* cosine, 
     const Turned<Q, C> finish = {cosine, sine, row_of_token, position, block_table, q, k_cache, v_cache,
                                  small(heads), small(kv_heads), small(width), small(half), small(blocks),
                                  small(block_size), small(table_rows), small(table_width), start};
-    const auto wait = [=] {
-        finish.ask(static_cast<u32>(first_element()), static_cast<int>(valid_rows(count, tokens)));
-        start.wait();
-    };
     project<Form<ROWS, STEPS, SPLIT, ROOM, NORMED, THREADS>>(
-        this_block(), wait, product, static_cast<u32>((heads + 2 * kv_heads) * width / 2), finish);
+        this_block(), [=] { start.wait(); }, product, static_cast<u32>((heads + 2 * kv_heads) * width / 2), finish);
 }
