@@ -278,3 +278,26 @@ def test_nothing_is_compiled_on_a_damaged_ledger(
     assert ledger.path.read_bytes() == before
     ledger.prune()
     lower(model, device.target)
+
+
+def test_a_device_that_is_lost_makes_no_record_of_the_rows_after_it(model: ost.Model, tmp_path: Path) -> None:
+    class Mortal(Planted):
+        dead = False
+
+        def make_launch(self, call: Any) -> Any:
+            self.dead = self.dead or call.kernel == "rms_norm"
+            return super().make_launch(call)
+
+        def synchronize(self) -> None:
+            if self.dead:
+                raise BackendError("an illegal address was met")
+
+    ledger = Ledger(tmp_path)
+    device = Mortal(ledger, faster())
+    device.records = DeviceRecords(device.records.environment, ledger, shipped=False) if device.records else None
+    with pytest.raises(BackendError, match=r"cannot be validated, host:0 does nothing any more: an illegal address"):
+        lower(model, device.target, disable=UNFUSED)
+    records = [record for record in ledger.records() if isinstance(record, ValidationRecord)]
+    assert records[-1].row == "faster"
+    assert "illegal address" in records[-1].reason
+    assert all(record.passed for record in records[:-1])

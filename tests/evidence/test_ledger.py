@@ -199,4 +199,6 @@ def test_shipped_records_are_of_the_architecture_that_is_asked_for(tmp_path: Pat
     (tmp_path / "x86_64-avx2.jsonl").write_text(write_record(other))
     assert shipped_records("x86_64/avx2", tmp_path) == (other,)
     assert len(shipped_records(folder=tmp_path)) == 2
+    (tmp_path / "timing-sm_90.jsonl").write_text(write_record(timing()))
+    assert [record.kind for record in shipped_records("sm_90", tmp_path)] == ["validation", "timing"]
     assert shipped_records("gfx942", tmp_path) == ()

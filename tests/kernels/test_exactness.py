@@ -34,7 +34,6 @@ TOKENS = ("row_of_token", "position")
 """Operands whose order and places mean something."""
 ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "linear": ("x", "residual"),
-    "linear_group": ("x",),
     "qkv_rope_store": ("x", "cos", "sin", *TOKENS),
     "rope_store": ("q", "k", "v", "cos", "sin", *TOKENS),
     "attention_scores_gqa": ("q", "k"),
@@ -141,6 +140,7 @@ def cases(row: Impl, rng: np.random.Generator) -> Iterator[Case]:
     """All that the samples of the operator give."""
     if row.op == "attention_bidirectional":
         yield from sequences(row, rng)
+        return
     for sample in (*OP[row.op].samples(rng), *LARGE.get(row.op, ())):
         if sample.error is not None or not (indices := row_operands(row, sample)):
             continue

@@ -27,6 +27,7 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "attention_tile_causal": {"sm_80": 48, "sm_90": 48},
     "attention_tile_packed": {"sm_80": 48, "sm_90": 48, "gfx1100": 832},
     "concat": {"sm_80": 128, "sm_90": 128},
+    "few_rows": {"sm_80": 64, "sm_90": 64, "gfx90a": 172, "gfx942": 196},
     "linear_swiglu": {"sm_90": 32},
     "linear_tile_swiglu": {"gfx1100": 64},
     "many_rows": {"sm_80": 80},

@@ -77,13 +77,15 @@ class FirstUse:
         made: list[ValidationRecord] = []
         seeded = [(row, site, secrets.randbits(32)) for row, site in wanted]
         prepare(self.device, seeded)
-        for number, (row, site, seed) in enumerate(seeded):
-            if self.progress is not None:
-                self.progress(VALIDATING, number, len(wanted))
-            made.append(validate(self.device, self.records.environment, row, site, seed))
+        try:
+            for number, (row, site, seed) in enumerate(seeded):
+                if self.progress is not None:
+                    self.progress(VALIDATING, number, len(wanted))
+                made.append(validate(self.device, self.records.environment, row, site, seed))
+        finally:  # what is known is known, whatever ends the rest
+            self.records.add(made)
         if self.progress is not None:
             self.progress(VALIDATING, len(wanted), len(wanted))
-        self.records.add(made)
         return self.now(), made
 
 

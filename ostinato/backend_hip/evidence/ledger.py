@@ -65,15 +65,16 @@ def user_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_data_dir("ostinato")) / "evidence"
 
 
-def shipped_file(architecture: str) -> str:
-    """The name of the file with the shipped records of an architecture."""
-    return f"{architecture.replace('/', '-')}.jsonl"
+def shipped_file(architecture: str, kind: str = "") -> str:
+    """The name of the file with the shipped records of an architecture; timings have one of their own, `kind` "timing-"."""
+    return f"{kind}{architecture.replace('/', '-')}.jsonl"
 
 
 def shipped_records(architecture: str | None = None, folder: Path = SHIPPED) -> tuple[Record, ...]:
     """The records that come with the library, of one architecture or of all. Raises `ConfigError` as `Ledger.records` does."""
-    pattern = "*.jsonl" if architecture is None else shipped_file(architecture)
-    return tuple(record for path in sorted(folder.glob(pattern)) for record in _records(path))
+    mine = [] if architecture is None else [folder / shipped_file(architecture, kind) for kind in ("", "timing-")]
+    paths = mine or sorted(folder.glob("*.jsonl"))
+    return tuple(record for path in paths for record in _records(path))
 
 
 def read_file(path: Path) -> tuple[Record, ...]:

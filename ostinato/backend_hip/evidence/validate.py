@@ -28,7 +28,7 @@ from ostinato.backend_hip.evidence.rows import (
 )
 from ostinato.backend_hip.evidence.sources import row_sources
 from ostinato.backend_hip.evidence.trials import PlainError, Trial, trial_calls, trials, ulp
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import BackendError, OstinatoError
 from ostinato.ir.evidence import Exactness, signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, TensorType
@@ -53,14 +53,15 @@ class Figures:
 
 
 def validate(device: RowDevice, environment: Environment, row: Impl, like: CallSite, seed: int) -> ValidationRecord:
-    """Runs the trials of the site's class on a device, whose environment it is. Whatever goes wrong is in the record."""
+    """Runs the trials of the site's class on a device, whose environment it is. Whatever goes wrong is in the record. Raises what `validated` raises."""
     return validated(device, environment, row, like, trials(row, like, seed), seed)
 
 
 def validated(
     device: RowDevice, environment: Environment, row: Impl, like: CallSite, tried: Sequence[Trial], seed: int
 ) -> ValidationRecord:
-    """`validate` of trials that are made already."""
+    """`validate` of trials that are made already. Raises `BackendError` for a device that an earlier failure has made unusable: of that row it says nothing."""
+    _need_alive(device, row)
     machine, reason = DeviceMachine(device), ""
     worst = Figures()
     if not any(trial.exact is not None for trial in tried):
@@ -93,6 +94,17 @@ def validated(
         passed=not reason,
         reason=reason,
     )
+
+
+def _need_alive(device: RowDevice, row: Impl) -> None:
+    try:
+        device.synchronize()
+        device.allocate(16).free()
+    except OstinatoError as error:
+        raise BackendError(
+            f"{row.identity} cannot be validated, {device.name} does nothing any more: {error.message}",
+            hint="a kernel that ran before may have done that; start again in a new process",
+        ) from error
 
 
 class _TooFar(Mismatch):
