@@ -13,9 +13,9 @@ from ostinato.planner.settings import PlanSettings
 
 __all__ = ["PLANNED", "REGIONS", "Variant", "variants_of"]
 
-REGIONS = ("ffn", "attn.q", "attn.attention")
-"""Parts of a layer that can be captured alone: the feed-forward network, the projection to queries, keys and values, the core of attention. The projection
-is one node, of that name, where `fuse_qkv` ran."""
+REGIONS = ("ffn", "attn.q_rotated", "attn.attention")
+"""Parts of a layer that can be captured alone: the feed-forward network, what makes rotated queries and stored keys and values (their projection too, where
+that is one kernel), the core of attention."""
 
 PLANNED = "planned"
 

@@ -6,7 +6,7 @@ Passes make them, executables carry them, `explain.py` prints them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ostinato.ir.evidence import Exactness, Finding
@@ -116,10 +116,10 @@ class Counters:
     bypassed: int = 0
 
 
-def policy_counters(decisions: Mapping[str, Decision] | Iterable[Decision]) -> dict[str, Counters]:
+def policy_counters(decisions: Iterable[Decision]) -> dict[str, Counters]:
     """Counters of every selection policy that had a node in its range, by name. A node outside of the range counts nowhere."""
     found: dict[str, Counters] = {}
-    for decision in decisions.values() if isinstance(decisions, Mapping) else decisions:
+    for decision in decisions:
         for use in decision.policies:
             before = found.get(use.policy, Counters())
             found[use.policy] = Counters(before.taken + use.taken, before.bypassed + (not use.taken))

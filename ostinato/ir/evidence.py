@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ostinato.ir.finding import Exactness, Finding, Verdict
 from ostinato.ir.target import CallSite, Evidence
-from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.types import TensorType
 
 __all__ = ["Evidence", "Exactness", "Finding", "Validations", "Verdict", "signature_class", "sum_of"]
 
@@ -42,18 +42,16 @@ def signature_class(site: CallSite) -> str:
     Printed like "f32,bf16@CF,_,f32~->f32;counted": "@" is followed by a layout that is not the natural one, "_" is an absent operand, "~" marks a strided one.
     Absent operands at the end are left out.
     """
+    strided = site.strided
     seen = [
-        "_" if tensor is None else _seen(tensor, strides)
-        for tensor, strides in zip(site.operands, site.strides, strict=True)
+        "_" if tensor is None else _seen(tensor) + ("~" if index in strided else "")
+        for index, tensor in enumerate(site.operands)
     ]
     while seen and seen[-1] == "_":
         seen.pop()
-    results = ",".join(_seen(tensor, None) for tensor in site.results)
+    results = ",".join(map(_seen, site.results))
     return f"{','.join(seen)}->{results}{';counted' if site.counted else ''}"
 
 
-def _seen(tensor: TensorType, strides: tuple[int, ...] | None) -> str:
-    natural = tensor.layout is None or (tensor.is_natural and not tensor.is_packed)
-    layout = "" if natural else f"@{tensor.layout}"
-    strided = strides is not None and tensor.is_static and not is_contiguous(tensor, strides)
-    return f"{tensor.dtype.value}{layout}{'~' if strided else ''}"
+def _seen(tensor: TensorType) -> str:
+    return f"{tensor.dtype.value}{'' if tensor.is_natural else f'@{tensor.layout}'}"

@@ -6,19 +6,27 @@ the product that query, key and value became.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ostinato.ir.checks import shown
 from ostinato.ir.decision import Counters, Decision, policy_counters
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.graph import Graph, Location, Node
 from ostinato.ir.naming import matches
 
 __all__ = ["ExplainedNode", "Explanation", "explain"]
 
 _LIKE = 5
+_LAYER = re.compile(r"\.\d+\.")
+_EXACTNESS = {
+    Exactness.TOLERANCE: "within tolerance",
+    Exactness.ROW_INVARIANT: "the same in any batch",
+    Exactness.REFERENCE: "the bits of the reference",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +47,8 @@ class ExplainedNode:
         found = self.decision
         where = f" at {self.location}" if self.location is not None else ""
         records = f"; records {', '.join(found.evidence)}" if found.evidence else ""
-        exactness = {0: "within tolerance", 1: "the same in any batch", 2: "the bits of the reference"}
         yield f"{self.entry}: %{self.name} = {self.op}{where}"
-        yield f"  runs {self.op}@{found.row} ({found.level.name.lower()}), {exactness[found.exactness]}{records}"
+        yield f"  runs {self.op}@{found.row} ({found.level.name.lower()}), {_EXACTNESS[found.exactness]}{records}"
         if found.note:
             yield f"  {found.note}"
         yield f"  makes {', '.join(self.results)}"
@@ -55,17 +62,20 @@ class ExplainedNode:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The nodes that a question found, entry by entry in program order; prints as text, a paragraph each."""
+    """The nodes that a question found, entry by entry in program order. Prints as text, a paragraph each; layers of which the same is to be said have one."""
 
     nodes: tuple[ExplainedNode, ...]
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, self.nodes))
+        alike: dict[str, list[ExplainedNode]] = {}
+        for node in self.nodes:
+            alike.setdefault(_LAYER.sub(".*.", str(node)), []).append(node)
+        return "\n\n".join(f"{first}{_the_same(others)}" for first, *others in alike.values())
 
     @property
     def policies(self) -> dict[str, Counters]:
         """How often each selection policy was taken and bypassed among these nodes."""
-        return policy_counters([node.decision for node in self.nodes])
+        return policy_counters(node.decision for node in self.nodes)
 
 
 def explain(
@@ -99,6 +109,15 @@ def explain(
             else f'patterns match whole parts of names, such as {next(iter(known), "layers.0")!r}; "*" finds all',
         )
     return Explanation(tuple(found))
+
+
+def _the_same(others: Sequence[ExplainedNode]) -> str:
+    """The last line of a paragraph that stands for several nodes."""
+    if not others:
+        return ""
+    names = [f"%{node.name}" for node in others]
+    shown = ", ".join(names) if len(names) < _LIKE else f"{len(names)} more, {names[0]} to {names[-1]}"
+    return f"\n  the same for {shown}"
 
 
 def _names(node: Node, decision: Decision) -> list[str]:

@@ -233,6 +233,22 @@ class OpDef:
         """Whether every result is an operand updated, so that a call has nothing else to give."""
         return len(self.must_alias) == len(self.results)
 
+    def place(self, operand: str) -> int:
+        """Which operand has that name; raises `KeyError` where none has."""
+        for index, spec in enumerate(self.operands):
+            if spec.name == operand:
+                return index
+        raise KeyError(f"{self.name} has no operand {operand}")
+
+    def leading(self, operands: OperandTypes, results: Sequence[TensorType]) -> TensorType | None:
+        """What has the rows of work along its leading axis (`extent`); None where it is an operand that is absent."""
+        if not self.extent:
+            return results[0]
+        for spec, tensor in zip(self.operands, operands, strict=True):
+            if spec.name == self.extent:
+                return tensor
+        return results[next(index for index in range(len(results)) if self.result_name(index) == self.extent)]
+
     def aliased(self, operands: Sequence[object]) -> tuple[tuple[int, int], ...]:
         """The pairs of `must_alias` that a node with these operands (None where absent) has."""
         return tuple(pair for pair in self.must_alias if pair[1] < len(operands) and operands[pair[1]] is not None)

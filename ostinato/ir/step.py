@@ -128,7 +128,8 @@ class Launch:
     `early`: the kernel may be started while the one before it still runs, because it waits by itself before it touches anything that a step of this run
     writes (`wait_for_earlier` in kernels/device.h); a device that cannot start kernels so starts it when the one before has ended.
 
-    Prints as "4x1x1*256" (blocks, then threads), with "+16384" for the shared bytes and "~" for an early one. Raises `PlanError` for an extent below 1 or negative bytes.
+    Prints as "4x1x1*256" (blocks, then threads), with "+16384" for the shared bytes and "~" for an early one. Raises `PlanError` for an extent below 1 or
+    negative bytes.
     """
 
     grid: tuple[int, int, int]

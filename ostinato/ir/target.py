@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from typing import Protocol
 
 from ostinato.ir.errors import ConfigError
@@ -18,7 +19,7 @@ from ostinato.ir.graph import Node
 from ostinato.ir.opdef import Sizes
 from ostinato.ir.selection_policy import Gated, PassOmission, SelectionPolicy
 from ostinato.ir.step import Launch, StepKind
-from ostinato.ir.types import TensorType
+from ostinato.ir.types import TensorType, is_contiguous
 
 __all__ = ["ANY", "NATURAL", "CallSite", "Evidence", "Extents", "Impl", "Level", "Target"]
 
@@ -67,6 +68,21 @@ class CallSite:
     def offset(self, index: int) -> int:
         """Elements before an operand's first one in its aligned storage."""
         return self.offsets[index] if index < len(self.offsets) else 0
+
+    @property
+    def strided(self) -> tuple[int, ...]:
+        """Places of the operands that are not contiguous."""
+        seen = enumerate(zip(self.operands, self.strides, strict=True))
+        return tuple(
+            index
+            for index, (tensor, strides) in seen
+            if tensor is not None and strides is not None and not is_contiguous(tensor, strides)
+        )
+
+    def reading(self, strides: Mapping[str, tuple[int, ...] | None]) -> CallSite:
+        """The call with values that lie otherwise, by name; the others lie as they do here."""
+        pairs = zip_longest(self.node.operands, self.strides)
+        return replace(self, strides=tuple(strides.get(name or "", own) for name, own in pairs))
 
     def integer(self, attr: str) -> int:
         value = self.node.attrs[attr]

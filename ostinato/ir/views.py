@@ -143,20 +143,10 @@ def extent_of(graph: Graph, node: Node, *, ops: Mapping[str, OpDef] = OP) -> tup
     opdef = ops[node.op]
     if not graph.extents or opdef.is_view:
         return None
-    tensor = _extent_type(graph, node, opdef)
+    tensor = opdef.leading(padded_operands(node, opdef, graph.types), [value.type for value in node.results])
     if tensor is None or not tensor.axes or not tensor.axes[0]:
         return None
     return next((entry for entry in graph.extents if entry[0] == tensor.axes[0]), None)
-
-
-def _extent_type(graph: Graph, node: Node, opdef: OpDef) -> TensorType | None:
-    if not opdef.extent:
-        return node.results[0].type
-    for spec, name in zip(opdef.operands, node.operands, strict=False):
-        if spec.name == opdef.extent:
-            return None if name is None else graph.types[name]
-    index = next(i for i in range(len(node.results)) if opdef.result_name(i) == opdef.extent)
-    return node.results[index].type
 
 
 def call_site(

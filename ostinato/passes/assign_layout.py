@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import ClassVar
 
 from ostinato.ir.errors import LayoutError
@@ -98,8 +97,7 @@ def _reads_strided(
         return False
     site = call_site(graph, reader, storage)
     row = candidates.best(site)
-    seen = [place.strides if name == copy.name else own for name, own in zip_longest(reader.operands, site.strides)]
-    return row is not None and row_refusal(row, replace(site, strides=tuple(seen)), OP[reader.op]) is None
+    return row is not None and row_refusal(row, site.reading({copy.name: place.strides}), OP[reader.op]) is None
 
 
 class _Readers:
@@ -232,9 +230,8 @@ def _takes_through(view: Node, name: str, layout: str, readers: _Readers) -> boo
 def _serves_no_later(node: Node, seen: Mapping[str, tuple[int, ...]], readers: _Readers) -> bool:
     """Whether the first row that takes a node with these strides comes no later than the first that takes it as it is."""
     site, rows, opdef = readers.sites[node.name], readers.rows[node.name], OP[node.op]
-    strides = tuple(seen.get(name or "", own) for name, own in zip_longest(node.operands, site.strides))
     places = []
-    for found in (replace(site, strides=strides), site):
+    for found in (site.reading(seen), site):
         taken = (place for place, row in enumerate(rows) if row_refusal(row, found, opdef) is None)
         places.append(next(taken, len(rows)))
     return places[0] <= places[1]

@@ -7,8 +7,7 @@ that repeats is said here, with what kept the attention around it from sharing h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass
 
 from ostinato.ir.graph import Graph, Location, Node
 from ostinato.ir.ops import OP
@@ -19,7 +18,7 @@ from ostinato.passes.attention_islands import Left, find_islands
 
 __all__ = ["Copy", "copies_of"]
 
-_COPY, _REPEATS = "contiguous", ("repeat_interleave", "repeat_gqa_kv_bthd")
+_COPY, _REPEAT, _REPEAT_PAIR = "contiguous", "repeat_interleave", "repeat_gqa_kv_bthd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _copies(graph: Graph, target: Target, storage: Mapping[str, StorageView]) ->
     for node in graph.nodes:
         if node.op == _COPY and not storage[node.operands[0] or ""].contiguous:
             yield _of_view(graph, node, target, storage)
-        elif node.op in _REPEATS:
+        elif node.op in (_REPEAT, _REPEAT_PAIR):
             yield _of_heads(graph, node, left)
 
 
@@ -99,8 +98,7 @@ def _refusals(
         yield reader.op, "no strides describe this view of elements that are not one after another"
         return
     site = call_site(graph, reader, storage)
-    seen = [strides if name == copied else own for name, own in zip_longest(reader.operands, site.strides)]
-    as_it_lies = replace(site, strides=tuple(seen))
+    as_it_lies = site.reading({copied: strides})
     for row in target.ranked(reader.op):
         yield row.name, row_refusal(row, as_it_lies, opdef) or "takes it, but another row comes first"
 
@@ -119,7 +117,7 @@ def _of_heads(graph: Graph, node: Node, left: Mapping[str, str]) -> Copy:
 
 
 def _why_repeated(graph: Graph, node: Node, left: Mapping[str, str]) -> str:
-    if node.op == _REPEATS[1]:
+    if node.op == _REPEAT_PAIR:
         return "the products by repeated heads have rows of a higher level than those by shared ones"
     near = _softmax_near(graph, node)
     if near is None:

@@ -23,8 +23,7 @@ from ostinato.passes.rewrite import Names, infer, new_node, rebuilt, result_dtyp
 __all__ = ["FuseRopeBias"]
 
 _ROPE, _FUSED = "rope_split_half", "rope_split_half_bias_bthd"
-_BIAS = 2
-"""Which operand of a projection its bias is."""
+_BIAS = OP["linear"].place("bias")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from ostinato.ir.graph import Graph, GraphInput, Node, Role, Value
 from ostinato.ir.ops import OP
 from ostinato.ir.target import CallSite, Level, Target
-from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.types import TensorType
 from ostinato.ir.views import call_site
 from ostinato.passes.choice import Candidates, RowChoice
 
-__all__ = ["Levels", "site_alone"]
+__all__ = ["Levels"]
 
 
 class Levels:
@@ -63,7 +63,7 @@ class Levels:
 
     def _level(self, site: CallSite) -> Level | None:
         rows = [row for row in self._candidates.usable(site) if row.level is not Level.REFERENCE]
-        strided = _strided(site)
+        strided = {OP[site.node.op].operands[index].name for index in site.strided}
         return next((row.level for row in rows if strided <= row.strided), None)
 
     def _key(self, node: Node, types: Mapping[str, TensorType], views: Sequence[Node]) -> Hashable:
@@ -76,23 +76,10 @@ class Levels:
         return node.op, node.attrs, operands, results, name, chain, seen
 
 
-def _strided(site: CallSite) -> frozenset[str]:
-    """Operands that are no contiguous values."""
-    found = set()
-    for spec, tensor, strides in zip(OP[site.node.op].operands, site.operands, site.strides, strict=True):
-        if tensor is not None and strides is not None and not is_contiguous(tensor, strides):
-            found.add(spec.name)
-    return frozenset(found)
-
-
-def site_alone(node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]]) -> CallSite:
-    """A node as rows see it, its operands taken as contiguous; `types` has them, `extents` are the graph's."""
-    return _site(node, types, extents, ())
-
-
 def _site(
     node: Node, types: Mapping[str, TensorType], extents: Sequence[tuple[str, str]], views: Sequence[Node]
 ) -> CallSite:
+    """A node as rows see it, its operands contiguous but for those that `views` make; `types` has them, `extents` are the graph's."""
     made = {view.name for view in views}
     read = (name for item in (*views, node) for name in item.operands if name is not None and name not in made)
     inputs = tuple(GraphInput(Value(name, types[name]), Role.INPUT) for name in dict.fromkeys(read))

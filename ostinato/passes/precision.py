@@ -22,10 +22,6 @@ from ostinato.passes.rewrite import Names, infer, rebuilt, with_attr, with_types
 
 __all__ = ["Precision"]
 
-_BIAS = 2
-"""Which operand of a projection its bias is: a result with one stays f32, as biases are."""
-
-
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Activations have the dtypes of the policy, which is given by its text."""
@@ -93,7 +89,8 @@ class _Narrowing:
         """Whether the node's result stays bf16."""
         if not self._is_projection(node) or not self._policy.keeps(projection_kind(node.name)):
             return False
-        biased = len(node.operands) > _BIAS and node.operands[_BIAS] is not None
+        given = zip(OP[node.op].operands, node.operands, strict=False)
+        biased = any(spec.name == "bias" and name is not None for spec, name in given)  # biases are f32, and so is their sum
         return not biased and node.results[0].type.dtype is DType.F32 and node.name not in self._graph.outputs
 
     def _read_by_projections_only(self) -> frozenset[str]:

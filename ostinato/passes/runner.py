@@ -58,7 +58,7 @@ class PipelineReport:
     @property
     def policies(self) -> Mapping[str, Counters]:
         """How often each selection policy was taken and bypassed, among the nodes in its range."""
-        return policy_counters(self.decisions)
+        return policy_counters(self.decisions.values())
 
     def diff(self, stage: str, since: str | None = None) -> str:
         """What a stage changed, or all stages behind `since` up to it, as a unified diff of the text form.

@@ -13,7 +13,6 @@ from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.step import WORKSPACE, ByteRange, Launch, Region, Step, StepKind, StepOperand
 from ostinato.ir.target import Target
-from ostinato.ir.types import is_contiguous
 from ostinato.planner.liveness import StorageClass
 from ostinato.planner.order import Action
 from ostinato.planner.plan import ArenaStats, Binding, EntryPlan, PlanStats, Slot, workspace_of
@@ -282,9 +281,5 @@ def _arena_stats(prepared: Prepared, space: Space, outcome: Outcome, slots: Sequ
 def _is_strided_copy(call: NodeCall, opdef: OpDef) -> bool:
     """Whether the node computes nothing and gathers an operand through strides into a value of its own; a store in a cache is no copy."""
     site = call.site
-    strided = any(
-        tensor is not None and strides is not None and not is_contiguous(tensor, strides)
-        for tensor, strides in zip(site.operands, site.strides, strict=True)
-    )
     computes_nothing = opdef.cost(site.operands, site.results, site.node.attrs).flops == 0
-    return strided and computes_nothing and not opdef.must_alias
+    return bool(site.strided) and computes_nothing and not opdef.must_alias

@@ -105,9 +105,7 @@ def prepare(
         spaces.append(Space(device, here, work, Problem(tuple(buffers))))
     shared = share_regions([(graph.name, graph)], target.device, unit)
     hashed = graph_hash(graph)
-    return Prepared(
-        graph, hashed, target, ops, shared, storages, actions, calls, tuple(spaces), joined, settings.early
-    )
+    return Prepared(graph, hashed, target, ops, shared, storages, actions, calls, tuple(spaces), joined, settings.early)
 
 
 def _behind(outcome: Outcome, ahead: int) -> Outcome:

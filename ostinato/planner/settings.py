@@ -22,9 +22,10 @@ class PlanSettings:
 
     `order`: "search" for an operator order that needs fewer bytes, "program" for the graph's own. `in_place`: results may take a dying operand's bytes.
     `reuse`: bytes serve one storage after another; without it every storage and workspace has its own, which is for finding faults. `guard`: bytes between
-    storages, and before the first and behind the last, that no step owns, which is for finding faults too. `early`: kernels of a GPU may start while the one before them still
-    runs, where that is proven to change nothing. `memory_limit`: bytes of arena, guards included, that the plan must fit in (None: as few as possible, without
-    computing anything twice). `solver` and `limits`: who places the buffers and what that may cost; a limit on nodes keeps the plan the same everywhere.
+    storages, and before the first and behind the last, that no step owns, which is for finding faults too. `early`: kernels of a GPU may start while the one
+    before them still runs, where that is proven to change nothing. `memory_limit`: bytes of arena, guards included, that the plan must fit in (None: as few as
+    possible, without computing anything twice). `solver` and `limits`: who places the buffers and what that may cost; a limit on nodes keeps the plan the same
+    everywhere.
 
     Raises `ConfigError` for an unknown order or solver, a negative limit, negative guards and what is of another type.
     """

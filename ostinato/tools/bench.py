@@ -25,7 +25,7 @@ from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.device import Device, ResolvedStep, Table
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
-from ostinato.tools.console import size, table
+from ostinato.tools.console import many, size, table
 from ostinato.tools.observe import bits_equal
 from ostinato.tools.programs import precision_of
 from ostinato.tools.schemas import BenchReport
@@ -96,7 +96,7 @@ def show_bench(report: BenchReport, console: Console) -> None:
         ),
         ("decode", f"{report.decode_ms:.2f} ms", f"{report.decode_tokens_per_second:.1f}"),
     ]
-    title = f"{report.model}: {report.precision}, {report.isa}, {report.threads} threads, median of {report.runs}"
+    title = f"{report.model}: {report.precision}, {report.isa}, {many(report.threads, 'thread')}, median of {report.runs}"
     console.print(table(title, ("", "time", "tokens/s"), rows))
     console.print(
         f"decode reads {size(report.weight_bytes)} of weights at {report.bandwidth_fraction:.0%} of the "

@@ -23,6 +23,8 @@ __all__ = [
     "count",
     "emit_json",
     "facts",
+    "fits",
+    "many",
     "milliseconds",
     "notice",
     "output",
@@ -63,6 +65,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
+def many(number: int, noun: str) -> str:
+    """A number of things: `1 thread`, `2 threads`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def milliseconds(seconds: float) -> str:
     """A time for people, three digits: `12.3 ms`."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
@@ -81,6 +88,11 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
     for row in rows:
         made.add_row(*(escape(cell) for cell in row))
     return made
+
+
+def fits(made: Table, console: Console) -> bool:
+    """Whether a table is shown without folding a cell."""
+    return console.measure(made, options=console.options.update_width(_UNFOLDED)).maximum <= console.width
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:

@@ -23,7 +23,7 @@ from rich.console import Console
 from ostinato.backend_hip.vendor_record import written
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
 from ostinato.ir.errors import OstinatoError
-from ostinato.tools.console import emit_json, facts, output, processors, size, table
+from ostinato.tools.console import emit_json, facts, many, output, processors, size, table
 from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
 from ostinato.tools.schemas import (
@@ -164,7 +164,7 @@ def show(report: DoctorReport, console: Console) -> None:
         native = report.native
         rows += [
             ("native", f"{native.path} (ABI {native.abi_version}, {native.kernels} kernels)"),
-            ("unit", f"{native.isa} of {', '.join(native.available)}; {native.threads} threads"),
+            ("unit", f"{native.isa} of {', '.join(native.available)}; {many(native.threads, 'thread')}"),
         ]
     console.print(facts(rows))
     console.print(

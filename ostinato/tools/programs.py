@@ -31,7 +31,7 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import bucket_entries
 from ostinato.runtime.program import Program
-from ostinato.tools.console import Steps, count, size, table
+from ostinato.tools.console import Steps, count, many, size, table
 from ostinato.tools.schemas import EntryStats
 
 __all__ = [
@@ -144,7 +144,7 @@ def how_it_runs(executable: Executable, asked_mode: str) -> str:
     as_asked = asked_mode == executable.mode or executable.reason.startswith("auto")
     reason = "" if as_asked else f" ({executable.reason})"
     device = executable.device
-    threads = "" if device.captures else f", {device.threads} threads"
+    threads = "" if device.captures else f", {many(device.threads, 'thread')}"
     done = executable.validations
     failed = f", {len(done.failed)} failed" if done.failed else ""
     proven = f"; validated {done.classes} rows first{failed}, in {done.seconds:.1f} s" if done.classes else ""

@@ -16,6 +16,7 @@ from ostinato.backend_hip.evidence.rows import RowLaunch
 from ostinato.backend_hip.evidence.survey import sample_sites
 from ostinato.backend_hip.evidence.trials import trials
 from ostinato.backend_hip.evidence.validate import validate
+from ostinato.ir.errors import CapacityError
 from ostinato.ir.evidence import Exactness, signature_class
 from ostinato.ir.graph import Attributes, Node, Value
 from ostinato.ir.ops import OP
@@ -240,3 +241,12 @@ def test_a_plain_product_sums_term_by_term() -> None:
                 right = b[..., k, :].astype(np.float32)
                 total += left[..., None] * (right if right.ndim == 1 else right[..., None, :])
             assert found.tobytes() == total.tobytes()
+
+
+def test_what_a_row_is_not_to_blame_for_is_raised(seed: int) -> None:
+    def no_memory(call: KernelCall, memory: Memory) -> None:
+        raise CapacityError("no memory")
+
+    found = row("rms_norm@host")
+    with pytest.raises(CapacityError, match="no memory"):
+        validated(found, site(found, "f32"), seed, no_memory)

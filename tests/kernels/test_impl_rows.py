@@ -14,7 +14,7 @@ import pytest
 
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.device import HostDevice
-from ostinato.backend_hip.evidence.calls import Call, calls, is_strided
+from ostinato.backend_hip.evidence.calls import Call, calls
 from ostinato.backend_hip.evidence.rows import DeviceMachine, Mismatch, check, references
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.hip import HIP_ROWS
@@ -70,7 +70,7 @@ def test_what_a_row_declares_is_exercised(row: Impl, rng: np.random.Generator) -
     assert {pair for call in found for pair in call.in_place} == set(row.in_place)
     if "count" in row.operands:
         assert any(call.count for call in found)
-    assert not row.strided or any(is_strided(call) for call in found)
+    assert not row.strided or any(call.site.strided for call in found)
     seen = [
         (name, tensor)
         for call in found

@@ -6,7 +6,7 @@ accepts: natural, each layout that it lists, strided operands, rows counted by a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ostinato.ir.errors import LayoutError
@@ -15,7 +15,7 @@ from ostinato.ir.opdef import OpDef, Sample
 from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import NATURAL, CallSite, Impl
-from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.types import TensorType
 from ostinato.ir.views import row_refusal
 
 __all__ = [
@@ -23,11 +23,11 @@ __all__ = [
     "calls",
     "counted_calls",
     "counts_operands",
-    "is_strided",
     "leading_axis",
     "leads",
     "node_of",
     "own_strides",
+    "plain_calls",
     "refusal",
     "spread_strides",
 ]
@@ -65,13 +65,19 @@ def calls(row: Impl, sample: Sample) -> Iterator[Call]:
     """Every way of running the sample that the row accepts."""
     for site in _sites(row, sample):
         if row_refusal(row, site, OP[row.op]) is None:
-            yield Call(row, site)
-            present = {spec.name for index, spec in enumerate(OP[row.op].operands) if site.has(index)}
-            yield from (Call(row, site, in_place=(pair,)) for pair in row.in_place if pair[1] in present)
+            yield from plain_calls(row, site)
         counted = replace(site, counted=True)
         knows = "count" in row.operands or row.kind is StepKind.GEMM
         if knows and row_refusal(row, counted, OP[row.op]) is None:
             yield from counted_calls(row, counted)
+
+
+def plain_calls(row: Impl, site: CallSite) -> Iterator[Call]:
+    """The call of a site as it stands, and with each result that may be in place of an operand that is there."""
+    yield Call(row, site)
+    for pair in row.in_place:
+        if site.has(OP[row.op].place(pair[1])):
+            yield Call(row, site, in_place=(pair,))
 
 
 def counted_calls(row: Impl, site: CallSite) -> Iterator[Call]:
@@ -158,15 +164,9 @@ def spread_strides(tensor: TensorType) -> Iterator[Strides]:
         yield tuple(strides)
 
 
-def _leading_type(op: OpDef, site: CallSite) -> TensorType | None:
-    """What has the rows that a count operand counts."""
-    types = {spec.name: tensor for spec, tensor in zip(op.operands, site.operands, strict=True)}
-    return types.get(op.extent) if op.extent in types else site.results[0]
-
-
 def _leading_rows(op: OpDef, site: CallSite) -> int | None:
     """Extent that a count operand counts, None where the call has no rows or, for an operator whose operands have them, no name for them."""
-    tensor = _leading_type(op, site)
+    tensor = op.leading(site.operands, site.results)
     if tensor is None or tensor.rank == 0 or (counts_operands(op) and not tensor.axes[0]):
         return None
     return tensor.static_shape[0]
@@ -179,7 +179,7 @@ def counts_operands(op: OpDef) -> bool:
 
 def leading_axis(op: OpDef, site: CallSite) -> str:
     """Its name, "" where it has none."""
-    tensor = _leading_type(op, site)
+    tensor = op.leading(site.operands, site.results)
     return tensor.axes[0] if tensor is not None and tensor.rank else ""
 
 
@@ -187,9 +187,3 @@ def leads(call: Call, tensor: TensorType) -> bool:
     """Whether a tensor has the axis that is counted, by name."""
     axis = leading_axis(call.op, call.site)
     return bool(axis) and tensor.axes[:1] == (axis,)
-
-
-def is_strided(call: Call) -> bool:
-    """Whether some operand is a strided view."""
-    pairs: Mapping[int, Strides] = {i: s for i, s in enumerate(call.site.strides) if s is not None}
-    return any(not is_contiguous(call.site.operand(index), strides) for index, strides in pairs.items())

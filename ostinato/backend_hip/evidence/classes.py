@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ostinato.backend_hip.evidence.calls import Call, counted_calls, node_of, own_strides, spread_strides
+from ostinato.backend_hip.evidence.calls import Call, counted_calls, node_of, own_strides, plain_calls, spread_strides
 from ostinato.backend_hip.evidence.samples import LARGE, in_other_shape, well_typed
 from ostinato.ir.errors import BoundsError, OstinatoError
 from ostinato.ir.evidence import signature_class
@@ -20,7 +20,7 @@ from ostinato.ir.opdef import OpDef, Sample, SampleOperand
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import whole
 from ostinato.ir.target import CallSite, Impl
-from ostinato.ir.types import TensorType, is_contiguous
+from ostinato.ir.types import TensorType
 from ostinato.ir.views import row_refusal
 
 __all__ = ["ClassCall", "class_calls"]
@@ -49,7 +49,7 @@ def class_calls(row: Impl, like: CallSite, rng: np.random.Generator) -> list[Cla
         if sample.error in (None, BoundsError) and well_typed(op, sample)
     ]
     found = [one for sample in samples for one in _calls(row, sample, like)]
-    if not any(not one.refused for one in found):
+    if all(one.refused for one in found):
         samples = [other for sample in samples for other in _retyped(op, sample, like)]
         found = [one for sample in samples for one in _calls(row, sample, like)]
     bases = list({id(one.sample): one.sample for one in found if not one.refused}.values())
@@ -65,21 +65,12 @@ def _calls(row: Impl, sample: Sample, like: CallSite) -> Iterator[ClassCall]:
     for site in _sites(OP[row.op], sample, like):
         if signature_class(site) != wanted or row_refusal(row, site, OP[row.op]) is not None:
             continue
-        ways = counted_calls(row, site) if site.counted else _ways(row, site)
+        ways = counted_calls(row, site) if site.counted else plain_calls(row, site)
         found = [ClassCall(call, sample) for call in ways]
         if sample.error is None:
             yield from found
         elif found:
             yield found[-1 if site.counted else 0]  # all rows are counted, and nothing lies in place of an operand
-
-
-def _ways(row: Impl, site: CallSite) -> Iterator[Call]:
-    """The call as it stands, and with each result in place of an operand, where this is there, that may be."""
-    yield Call(row, site)
-    present = {spec.name for index, spec in enumerate(OP[row.op].operands) if site.has(index)}
-    for pair in row.in_place:
-        if pair[1] in present:
-            yield Call(row, site, in_place=(pair,))
 
 
 def _sites(op: OpDef, sample: Sample, like: CallSite) -> Iterator[CallSite]:
@@ -100,11 +91,7 @@ def _sites(op: OpDef, sample: Sample, like: CallSite) -> Iterator[CallSite]:
         return
     made = tuple(value.type for value in node.results)
     plain = CallSite(node, tuple(laid), made, tuple(map(own_strides, laid)), counted=like.counted)
-    strided = [
-        index
-        for index, (tensor, strides) in enumerate(zip(like.operands, like.strides, strict=True))
-        if tensor is not None and strides is not None and tensor.is_natural and not is_contiguous(tensor, strides)
-    ]
+    strided = [index for index in like.strided if like.operand(index).is_natural]
     if not strided:
         yield plain
         return
@@ -123,8 +110,7 @@ def _padded(op: OpDef, types: Sequence[TensorType | None]) -> list[TensorType | 
 def _laid_out(mine: TensorType, theirs: TensorType | None) -> TensorType:
     """A type in the layout of another one, where that is not the natural one."""
     assert theirs is not None
-    natural = theirs.layout is None or (theirs.is_natural and not theirs.is_packed)
-    return mine if natural else mine.with_layout(theirs.layout)
+    return mine if theirs.is_natural else mine.with_layout(theirs.layout)
 
 
 def _strided_ways(tensor: TensorType | None) -> list[tuple[int, ...]]:

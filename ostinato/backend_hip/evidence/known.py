@@ -163,7 +163,7 @@ class OnTrust:
     def verdict(self, row: Impl, site: CallSite) -> Verdict:
         found = self._known().verdict(row, site)
         if found.finding in (Finding.MISSING, Finding.STALE):
-            return Verdict(Finding.VALIDATED, (), f"on trust, there is no device to validate it on: {found.reason}")
+            return Verdict(Finding.VALIDATED, (), f"on trust, since no device is opened here: {found.reason}")
         return found
 
     def gate(self, policy: Gated) -> Verdict:

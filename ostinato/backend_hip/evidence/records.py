@@ -98,14 +98,25 @@ class ValidationRecord(_Record):
     calls: int = Field(ge=0)
     """How many calls were run."""
     seed: int
-    maximum_error: float | None = None
-    rms_error: float | None = None
-    plain_error: float | None = None
-    plain_rms: float | None = None
-    bound: float | None = None
+    maximum_error: float | None = Field(default=None, ge=0)
+    rms_error: float | None = Field(default=None, ge=0)
+    plain_error: float | None = Field(default=None, ge=0)
+    plain_rms: float | None = Field(default=None, ge=0)
+    bound: float | None = Field(default=None, ge=0)
     passed: bool
     reason: str = ""
     """Why it did not pass."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        """A row that passed was run, was finite, and kept to its bound."""
+        if not self.passed:
+            return self
+        if self.reason or not self.calls or self.maximum_error is None:
+            raise ValueError("it says passed, and that it ran no call, had no finite error, or why it did not pass")
+        if self.bound is not None and self.maximum_error > self.bound:
+            raise ValueError(f"it says passed, with an error of {self.maximum_error} above its bound of {self.bound}")
+        return self
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from ostinato.backend_hip.evidence.rows import (
 )
 from ostinato.backend_hip.evidence.sources import row_sources
 from ostinato.backend_hip.evidence.trials import PlainError, Trial, trial_calls, trials, ulp
-from ostinato.ir.errors import BackendError, OstinatoError
+from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
 from ostinato.ir.evidence import Exactness, signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, TensorType
@@ -60,7 +60,8 @@ def validate(device: RowDevice, environment: Environment, row: Impl, like: CallS
 def validated(
     device: RowDevice, environment: Environment, row: Impl, like: CallSite, tried: Sequence[Trial], seed: int
 ) -> ValidationRecord:
-    """`validate` of trials that are made already. Raises `BackendError` for a device that an earlier failure has made unusable: of that row it says nothing."""
+    """`validate` of trials that are made already. Raises `BackendError` for a device that an earlier failure has made unusable, `CapacityError` and
+    `LifecycleError` for one that has no memory or was interrupted: of the row all that says nothing."""
     _need_alive(device, row)
     machine, reason = DeviceMachine(device), ""
     worst = Figures()
@@ -71,6 +72,8 @@ def validated(
     for trial in () if reason else tried:
         try:
             found = judge(trial, machine)
+        except (CapacityError, LifecycleError):  # no memory, or interrupted: nothing that a row could be blamed for
+            raise
         except (Mismatch, OstinatoError) as error:
             reason = f"{error}; {trial.call}"[:_LONGEST_REASON]
             worst = error.figures if isinstance(error, _TooFar) else worst

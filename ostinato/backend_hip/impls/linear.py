@@ -24,7 +24,6 @@ from ostinato.backend_hip.impls.common import (
     foldable_count,
     need_dtype,
     number,
-    without,
 )
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops import OP
@@ -42,21 +41,13 @@ __all__ = [
     "pairs_kept",
     "residual_dtype",
     "wide_twin",
-    "without_fusion",
 ]
 
 MAX_SPLIT = 3
 """Results that a kernel has operands for."""
 
 
-without_fusion = without("residual", "gain")
-"""Kernels of a plain product: what may be fused with it stays apart."""
-
-
-_GAIN = {
-    op: [spec.name for spec in OP[op].operands].index("gain")
-    for op in ("linear", "linear_split", "linear_swiglu", "qkv_rope_store")
-}
+_GAIN = {op: OP[op].place("gain") for op in ("linear", "linear_split", "linear_swiglu", "qkv_rope_store")}
 _FEW_ROWS = 8
 """Rows whose norm is put into the workspace; blocks of more rows are normalised as they are copied."""
 

@@ -98,14 +98,9 @@ def _logical(tensor: TensorType) -> TensorType:
 
 
 def _counted_axis(opdef: OpDef, site: CallSite) -> str:
-    """The name of the leading axis that counts the rows of work (`OpDef.extent`)."""
-    if not opdef.extent:
-        return (*site.results[0].axes, "")[0]
-    for spec, tensor in zip(opdef.operands, site.operands, strict=True):
-        if spec.name == opdef.extent:
-            return "" if tensor is None else (*tensor.axes, "")[0]
-    index = next(index for index in range(len(site.results)) if opdef.result_name(index) == opdef.extent)
-    return (*site.results[index].axes, "")[0]
+    """The name of the leading axis that counts the rows of work, "" where it has none."""
+    tensor = opdef.leading(site.operands, site.results)
+    return "" if tensor is None else (*tensor.axes, "")[0]
 
 
 def _strides(site: CallSite) -> tuple[int, ...]:

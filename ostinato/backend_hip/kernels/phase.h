@@ -1,14 +1,14 @@
-// Phases: what one kernel does, as a function of (worker, workers, wait), so that one text serves a launch, a launch that
-// starts early, and a kernel that goes through many phases. A phase may read what no step of the run writes before it
-// calls `wait`, which gives the status word, and reads and writes everything else after it.
+// Phases: what one kernel does, as a function of (worker, workers, wait), so that one text serves a launch, a launch
+// that starts early, and a kernel that goes through many phases. A phase may read what no step of the run writes before
+// it calls `wait`, which gives the status word, and reads and writes everything else after it.
 //
-// Here is the phase of projections of a few rows by float weights, with what stands around them in a decoder inside: the
-// norm of x before, bias, residual, rotation or gate behind. Every weight is read once, 16 bytes at a time, for all
+// Here is the phase of projections of a few rows by float weights, with what stands around them in a decoder inside:
+// the norm of x before, bias, residual, rotation or gate behind. Every weight is read once, 16 bytes at a time, for all
 // rows, and the first ones before the wait. x lies in shared memory where there is room for it.
 //
-// Outputs go in pairs: SPLIT groups of lanes take one pair, or several in turn, the next one under way while one is summed
-// up. An output's products are taken by lane in ascending steps, then by a tree, then group by group: its bits depend on its
-// row and weights, and on SPLIT, which follows from the number of columns.
+// Outputs go in pairs: SPLIT groups of lanes take one pair, or several in turn, the next one under way while one is
+// summed up. An output's products are taken by lane in ascending steps, then by a tree, then group by group: its bits
+// depend on its row and weights, and on SPLIT and THREADS, which follow from the number of columns.
 #pragma once
 #include "projection.h"
 
@@ -68,10 +68,10 @@ struct Form {
     static constexpr bool NORMED = NORMED_ != 0;
     static constexpr int GROUPS = THREADS / GROUP, TEAMS = GROUPS / SPLIT, SUMS = 2 * ROWS;
     static constexpr bool STAGED = ROOM_ > 0;
-    static constexpr int WORDS = STAGED ? ROOM_ * 64 : 1;                                   // of x in shared memory
+    static constexpr int WORDS = STAGED ? ROOM_ * 64 : 1;  // of x in shared memory
     static constexpr int HELD = STAGED ? (ROOM_ * 64 / ROWS + THREADS - 1) / THREADS : 1;  // of a row, by a thread
-    static constexpr int SHARE = GROUP / SUMS;                                              // lanes that have one sum
-    static constexpr int BETWEEN = SPLIT * GROUP;                                           // runs between a lane's steps
+    static constexpr int SHARE = GROUP / SUMS;     // lanes that have one sum
+    static constexpr int BETWEEN = SPLIT * GROUP;  // runs between two steps of a lane
 };
 
 template <class X, class W>

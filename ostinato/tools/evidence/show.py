@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from ostinato.tools.console import count, facts, table
+from ostinato.tools.console import count, facts, fits, many, table
 from ostinato.tools.evidence.report import (
     EvidenceExportReport,
     EvidenceListReport,
@@ -23,7 +23,7 @@ __all__ = ["show_export", "show_list", "show_prune", "show_record"]
 def show_list(report: EvidenceListReport, console: Console) -> None:
     """The records that were asked for, and how many there are."""
     if report.records:
-        console.print(_lines("evidence", report.records))
+        _show_lines("evidence", report.records, console)
     states = (
         ("hold here", report.current),
         ("failed", report.failed),
@@ -34,7 +34,7 @@ def show_list(report: EvidenceListReport, console: Console) -> None:
     counts = ", ".join(f"{count(number)} {what}" for what, number in states)
     hidden = report.total - len(report.records)
     console.print(
-        f"{count(report.total)} records: {counts}{f'; {count(hidden)} not shown (--all)' if hidden else ''}",
+        f"{many(report.total, 'record')}: {counts}{f'; {count(hidden)} not shown (--all)' if hidden else ''}",
         markup=False,
     )
 
@@ -65,29 +65,37 @@ def show_record(report: EvidenceShowReport, console: Console) -> None:
 def show_prune(report: EvidencePruneReport, console: Console) -> None:
     """What was taken out, or would be."""
     if report.removed:
-        console.print(_lines("would be taken out" if report.dry else "taken out", report.removed))
+        _show_lines("would be taken out" if report.dry else "taken out", report.removed, console)
     for number, reason in report.damaged:
         console.print(f"line {number} is no record: {reason}", markup=False)
     gone = len(report.removed) + len(report.damaged)
     if not gone:
-        console.print(f"nothing to take out; {count(report.kept)} records", markup=False)
+        console.print(f"nothing to take out; {many(report.kept, 'record')}", markup=False)
     elif report.dry:
         console.print(
-            f"{count(gone)} would be taken out, {count(report.kept)} records stay; --yes does it", markup=False
+            f"{count(gone)} would be taken out, {many(report.kept, 'record')} kept; --yes does it", markup=False
         )
     else:
-        console.print(f"{count(gone)} taken out, {count(report.kept)} records left", markup=False)
+        console.print(f"{count(gone)} taken out, {many(report.kept, 'record')} left", markup=False)
 
 
 def show_export(report: EvidenceExportReport, console: Console) -> None:
-    console.print(f"wrote {report.file}: {count(report.records)} records", markup=False)
+    console.print(f"wrote {report.file}: {many(report.records, 'record')}", markup=False)
     for reason, number in Counter(reason for _, reason in report.left_out).items():
         console.print(f"left out {count(number)}: {reason}", markup=False)
 
 
-def _lines(title: str, lines: Sequence[RecordLine]) -> object:
+def _show_lines(title: str, lines: Sequence[RecordLine], console: Console) -> None:
+    """A table where there is room for it, else a few lines for each record."""
     columns = ("id", "kind", "subject", "of", "device", "figure", "from", "state")
-    return table(title, columns, map(_cells, lines), numbers=False)
+    made = table(title, columns, map(_cells, lines), numbers=False)
+    if fits(made, console):
+        console.print(made)
+        return
+    for line in lines:
+        name, _, subject, of, device, *said = _cells(line)
+        console.print("  ".join(filter(None, (name, subject, *said))), markup=False)
+        console.print(f"  {of} on {device}", markup=False)
 
 
 def _cells(line: RecordLine) -> Iterable[str]:

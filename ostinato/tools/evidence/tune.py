@@ -21,7 +21,7 @@ from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.vendor_record import solutions
 from ostinato.frontend.model import Model
 from ostinato.runtime.device import Device
-from ostinato.tools.console import Steps, size, table
+from ostinato.tools.console import Steps, many, size, table
 from ostinato.tools.evidence.candidates import candidates_for, named
 from ostinato.tools.evidence.measure import Measurement, Setting
 from ostinato.tools.evidence.processes import Runner, fresh
@@ -96,9 +96,9 @@ def gate_report(verdict: GateVerdict) -> GateReport:
 
 def show_tuning(report: TuneReport, console: Console) -> None:
     """The report for people."""
-    place = f"{report.device}, {report.threads} threads" if report.threads else report.device
-    title = f"{report.model}: {report.precision} on {place}, {report.pairs} pairs of fresh processes"
-    columns = ("candidate", "workload", "default", "candidate", "faster", "outputs", "arena", "peak", "gate")
+    place = f"{report.device}, {many(report.threads, 'thread')}" if report.threads else report.device
+    title = f"{report.model}: {report.precision} on {place}, {many(report.pairs, 'pair')} of fresh processes"
+    columns = ("candidate", "workload", "default", "its own", "faster", "outputs", "arena", "peak", "gate")
     console.print(table(title, columns, (row for each in report.candidates for row in _rows(each))))
     for each in report.candidates:
         if each.state in ("refused", "measured") and each.gate is not None:
@@ -108,7 +108,7 @@ def show_tuning(report: TuneReport, console: Console) -> None:
     if unchanged:
         console.print(f"nothing of these models changes with: {', '.join(unchanged)}", markup=False)
     bound = f"a gate passes where {MODELS} models gain {RATIO}x on the same workload"
-    console.print(f"{report.recorded} records in {report.seconds:.0f} s; {bound}", markup=False)
+    console.print(f"{many(report.recorded, 'record')} in {report.seconds:.0f} s; {bound}", markup=False)
     if report.interrupted:
         console.print("[bold]interrupted[/]; what was measured is recorded")
 
@@ -126,9 +126,13 @@ def _rows(candidate: CandidateReport) -> Iterator[tuple[str, ...]]:
 def _cells(run: RunReport) -> tuple[str, ...]:
     if run.ratio is None or run.baseline_ms is None or run.candidate_ms is None:
         return "", "", "", run.outputs, "", ""
-    arena = f"{size(run.baseline_arena_bytes)} / {size(run.candidate_arena_bytes)}"
-    peak = f"{size(run.baseline_peak_bytes)} / {size(run.candidate_peak_bytes)}"
+    arena = _both(size(run.baseline_arena_bytes), size(run.candidate_arena_bytes))
+    peak = _both(size(run.baseline_peak_bytes), size(run.candidate_peak_bytes))
     return f"{run.baseline_ms:.3f} ms", f"{run.candidate_ms:.3f} ms", f"{run.ratio:.3f}x", run.outputs, arena, peak
+
+
+def _both(default: str, candidate: str) -> str:
+    return default if default == candidate else f"{default} / {candidate}"
 
 
 def _unmeasured(name: str) -> CandidateReport:

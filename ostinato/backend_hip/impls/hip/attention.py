@@ -163,11 +163,10 @@ _FEWEST = 16
 
 
 def _enough_bits(site: CallSite) -> str | None:
-    """An f32 query is taken as two halves."""
-    found = (site.operand(0).dtype, site.operand(1).dtype, site.results[0].dtype)
-    if found != (DType.F32, DType.BF16, DType.F32):
+    """An f32 query and the weights of the values are taken as two halves each."""
+    if (site.operand(1).dtype, site.results[0].dtype) != (DType.BF16, DType.F32):
         return None
-    return "two bf16 of an f32 query are not enough for a result in f32"
+    return "two bf16 are not enough for a result in f32"
 
 
 def _halves(site: CallSite) -> str | None:

@@ -34,8 +34,8 @@ _MOST_THREADS = 512
 _BLOCKS = 132
 """Blocks that share the outputs evenly, or a multiple: the multiprocessors of an H200."""
 
-
 _AHEAD = ("weight", "bias", "gain", "count", "row_of_token", "position", "block_table")
+"""What is read while the step before still runs, as far as a kernel has it."""
 
 
 class _Cut(NamedTuple):

@@ -3,8 +3,9 @@
 // manieth key of a run, 16 bytes of it each. Joined are the teams of a group in a tree, then groups in ascending order,
 // then blocks in ascending order. So a result depends on the token and its keys alone.
 //
-// Where keys lie is looked up before the wait, in two rounds of memory and no more. Blocks are joined through the shared
-// memory of the first one where a device lets blocks see each other's, else by the last one through the workspace.
+// Where keys lie is looked up before the wait, in two rounds of memory and no more. Blocks are joined through the
+// shared memory of the first one where a device lets blocks see each other's, else by the last one through the
+// workspace.
 #include "keys.h"
 #include "phase.h"
 
@@ -172,7 +173,8 @@ DEVICE void attend_packed(Worker worker, Wait wait, const Q* q, const C* k_cache
     SHARED(f32, gathered, SHARERS * T::WIDTH * PART);
     SHARED(i32, table, T::THREADS);
     const bool short_table = table_width <= T::THREADS;
-    const u32 most = static_cast<u32>(tokens * heads) * SHARERS, shared_by = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
+    const u32 most = static_cast<u32>(tokens * heads) * SHARERS;
+    const u32 shared_by = static_cast<u32>(heads) / static_cast<u32>(kv_heads);
     bool waited = false;
     for (u32 task = worker.index; task < most; task += worker.count) {
         const u32 unit = task / SHARERS, own = task % SHARERS;

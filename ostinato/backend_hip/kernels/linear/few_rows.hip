@@ -40,7 +40,9 @@ struct Split {
     }
     DEVICE Ahead ahead(u32, int, i64) const { return {}; }
     DEVICE Before before(u32, int, i64) const { return {}; }
-    DEVICE void put(u32 pair, int o, i64 row, f32 sum, f32, Ahead, Before) const { results.put(row, place(pair, o), sum); }
+    DEVICE void put(u32 pair, int o, i64 row, f32 sum, f32, Ahead, Before) const {
+        results.put(row, place(pair, o), sum);
+    }
 };
 
 template <int ROWS, int STEPS, int SPLIT, int ROOM, int NORMED, int THREADS, class X, class W, class Y>
