@@ -16,7 +16,7 @@ from ostinato.ir.opdef import OpDef
 from ostinato.ir.rounding import round_to
 from ostinato.ir.types import Array, TensorType
 
-__all__ = ["Rows", "evaluate", "read_only", "shortened"]
+__all__ = ["Rows", "evaluate", "leading", "read_only", "shortened"]
 
 Rows = tuple[str, int]
 """A leading axis by its name, and how many of its rows are valid."""
@@ -34,7 +34,7 @@ def evaluate(
     if rows is not None:
         stated = [shortened(tensor, rows) for tensor in stated]
         operands = [
-            None if array is None or name is None else _leading(array, types[name], rows)
+            None if array is None or name is None else leading(array, types[name], rows)
             for name, array in zip(node.operands, operands, strict=True)
         ]
     arrays = opdef.reference(operands, node.attrs, tuple(stated))
@@ -60,7 +60,8 @@ def read_only(array: Array) -> Array:
     return view
 
 
-def _leading(array: Array, tensor: TensorType, rows: Rows) -> Array:
+def leading(array: Array, tensor: TensorType, rows: Rows) -> Array:
+    """The valid rows of an array of that type, all of it where its leading axis is not the one that is counted."""
     return array[: rows[1]] if tensor.axes[:1] == (rows[0],) else array
 
 

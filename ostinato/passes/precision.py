@@ -22,6 +22,7 @@ from ostinato.passes.rewrite import Names, infer, rebuilt, with_attr, with_types
 
 __all__ = ["Precision"]
 
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Activations have the dtypes of the policy, which is given by its text."""
@@ -86,11 +87,11 @@ class _Narrowing:
         return self.types[node.operands[1]].dtype is DType.BF16 and self._policy.narrows(projection_kind(node.name))
 
     def _keeps(self, node: Node) -> bool:
-        """Whether the node's result stays bf16."""
+        """Whether the node's result stays bf16. One with a bias does not, as biases are f32."""
         if not self._is_projection(node) or not self._policy.keeps(projection_kind(node.name)):
             return False
         given = zip(OP[node.op].operands, node.operands, strict=False)
-        biased = any(spec.name == "bias" and name is not None for spec, name in given)  # biases are f32, and so is their sum
+        biased = any(spec.name == "bias" and name is not None for spec, name in given)
         return not biased and node.results[0].type.dtype is DType.F32 and node.name not in self._graph.outputs
 
     def _read_by_projections_only(self) -> frozenset[str]:

@@ -96,7 +96,9 @@ def show_bench(report: BenchReport, console: Console) -> None:
         ),
         ("decode", f"{report.decode_ms:.2f} ms", f"{report.decode_tokens_per_second:.1f}"),
     ]
-    title = f"{report.model}: {report.precision}, {report.isa}, {many(report.threads, 'thread')}, median of {report.runs}"
+    title = (
+        f"{report.model}: {report.precision}, {report.isa}, {many(report.threads, 'thread')}, median of {report.runs}"
+    )
     console.print(table(title, ("", "time", "tokens/s"), rows))
     console.print(
         f"decode reads {size(report.weight_bytes)} of weights at {report.bandwidth_fraction:.0%} of the "

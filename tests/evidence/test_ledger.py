@@ -73,6 +73,23 @@ def test_a_later_record_takes_the_place_of_an_earlier_one_of_its_key(tmp_path: P
     assert ledger.records() == (other, again)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "off"},
+        {"calls": 0},
+        {"maximum_error": None},
+        {"maximum_error": -1.0},
+        {"maximum_error": 2e-7, "bound": 1e-7},
+        {"maximum_error": float("nan")},
+    ],
+)
+def test_a_record_that_contradicts_itself_is_none(changes: dict[str, Any]) -> None:
+    """Whoever forges one and its id with it."""
+    with pytest.raises(ValueError, match=r"passed|greater than|finite"):
+        validation(**changes)
+
+
 def test_a_record_that_was_changed_by_hand_does_not_check() -> None:
     line = write_record(validation(passed=False, reason="off"))
     with pytest.raises(ValueError, match="the id is"):

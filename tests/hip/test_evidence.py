@@ -60,6 +60,7 @@ def test_a_product_of_the_vendor_s_is_stale_with_another_library() -> None:
         sources=row_sources(row, [site]),
         calls=1,
         seed=0,
+        maximum_error=0.0,
         passed=True,
     )
     assert Known(here, [record]).verdict(row, site).evidence == (record.id,)

@@ -7,7 +7,7 @@ bytes around or within an operand changed that nobody may touch, and where rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from ostinato.backend_hip.evidence.calls import Call, counts_operands, leading_axis, leads
 from ostinato.ir.calls import kernel_operands
 from ostinato.ir.errors import BoundsError
-from ostinato.ir.rounding import widen
+from ostinato.ir.evaluate import leading, shortened
+from ostinato.ir.rounding import round_to, widen
 from ostinato.ir.step import WORKSPACE, KernelCall
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType, TensorType
@@ -270,9 +271,9 @@ def exact_references(call: Call, arrays: Sequence[Array | None]) -> list[Array] 
     seen = [None if t is None or a is None else widen(a, t.dtype) for t, a in zip(types, arrays, strict=True)]
     axis = "" if call.count is None else leading_axis(call.op, call.site)
     if call.count is not None and axis:
-        counted = [t is not None and t.axes[:1] == (axis,) for t in types]
-        seen = [a if a is None or not c else a[: call.count] for a, c in zip(seen, counted, strict=True)]
-        results = [replace(t, shape=(call.count, *t.shape[1:])) if t.axes[:1] == (axis,) else t for t in results]
+        rows = (axis, call.count)
+        seen = [None if a is None or t is None else leading(a, t, rows) for a, t in zip(seen, types, strict=True)]
+        results = [shortened(tensor, rows) for tensor in results]
     try:
         return list(call.op.reference(seen, call.site.node.attrs, results))
     except BoundsError:
@@ -289,8 +290,7 @@ def references(call: Call, arrays: Sequence[Array | None]) -> list[Array] | None
 
 def rounded(call: Call, made: Sequence[Array]) -> list[Array]:
     """What a reference made, rounded once to the result dtypes."""
-    with np.errstate(over="ignore"):
-        return [array.astype(tensor.dtype.numpy) for array, tensor in zip(made, call.site.results, strict=True)]
+    return [round_to(array, tensor.dtype) for array, tensor in zip(made, call.site.results, strict=True)]
 
 
 def valid_rows(call: Call, tensor: TensorType, array: Array) -> Array:

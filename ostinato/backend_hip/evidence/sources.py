@@ -10,11 +10,14 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.evidence.user_code import code_text
 from ostinato.backend_hip.kernel_source import KernelName, expanded, has_kernel_file, kernel_files
+from ostinato.backend_hip.user_rows import user_rows
 from ostinato.ir.errors import BackendError
+from ostinato.ir.ops import added_operators
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import CallSite, Impl, Level
 
@@ -60,9 +63,16 @@ def kernel_source_of(kernel: str, *, gpu: bool) -> tuple[str, str]:
     return file, file_hash(file)
 
 
-@functools.cache
 def declared(row: Impl) -> str:
-    """A hash of all that a row says as data."""
+    """A hash of all that a row says as data; of a user's row or operator, of what their functions do too."""
+    op = next((op for op in added_operators() if op.name == row.op), None)
+    if op is None and row not in user_rows():
+        return _declared(row)
+    return hashlib.sha256(code_text((replace(row, priority=0), op)).encode()).hexdigest()[:_LETTERS]
+
+
+@functools.cache
+def _declared(row: Impl) -> str:
     texts = [f"{spec.name}={_text(getattr(row, spec.name))}" for spec in fields(row) if spec.name != "priority"]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:_LETTERS]
 

@@ -12,7 +12,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample
 from ostinato.ir.ops.linear import KINDS
-from ostinato.ir.ops.projection import TOLERANCE, X
+from ostinato.ir.ops.projection import TOLERANCE, X, check_bias, check_product, product, product_flops
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     F32,
@@ -24,68 +24,49 @@ from ostinato.ir.ops.rules import (
     join_axes,
     make_type,
     nbytes,
-    refuse_mixed_halves,
-    require_rank,
-    require_same_extent,
-    require_shape,
     result_float,
 )
 from ostinato.ir.ops.samplers import invalid, normal, valid, whole
-from ostinato.ir.rounding import multiply, working
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["LINEAR_GROUP", "LINEAR_GROUP_OPS", "MOST_MEMBERS"]
 
 MOST_MEMBERS = 3
+_WEIGHTS = range(1, 1 + MOST_MEMBERS)
+"""Places of the weights; the bias of each is as many further on."""
 
 
 def _infer(site: Site) -> tuple[TensorType, ...]:
-    x, first, results = site.operand(0), site.operand(1), []
-    require_rank(site.op, "x", x, at_least=1)
-    dtype = result_float(site, x)
-    members = [index for index in range(MOST_MEMBERS) if site.optional(1 + index) is not None]
+    first, results = site.operand(1), []
+    dtype = result_float(site, site.operand(0))
+    members = [index for index in _WEIGHTS if site.optional(index) is not None]
     axes = site.text("axes") or "_" * len(members)
     if len(axes) != len(members):
         expected = f"axes with {len(members)} letters, one a weight"
         fail(LayoutError, site.op, expected, repr(axes), 'use "_" for an anonymous axis')
     for index, letter in zip(members, axes, strict=True):
-        weight, bias, name = site.operand(1 + index), site.optional(1 + MOST_MEMBERS + index), f"w{index}"
-        require_rank(site.op, name, weight, exactly=2)
-        require_same_extent(site.op, f"the extent K of {name} [M, K], equal to x's last,", x.shape[-1], weight.shape[1])
-        join_axes(site.op, f"{name} columns", (x.axes[-1],), (weight.axes[1],))
-        refuse_mixed_halves(site.op, x, weight)
+        x, weight = check_product(site, index, f"w{index - 1}")
+        check_bias(site, index + MOST_MEMBERS, index, f"b{index - 1}")
         if weight.dtype is not first.dtype:
             expected = f"weights of one dtype, {first.dtype.value} like the first"
             fail(DTypeError, site.op, expected, str(weight), "leave linears of other weights apart")
-        if bias is not None:
-            require_shape(site.op, f"b{index}", bias, (weight.shape[0],))
-            join_axes(site.op, f"b{index}", (weight.axes[0],), bias.axes)
         axis = "" if letter == "_" else letter
         join_axes(site.op, "result axis", (axis,), (weight.axes[0],))
         results.append(make_type(site.op, (*x.shape[:-1], weight.shape[0]), dtype, (*x.axes[:-1], axis)))
-    if any(site.optional(1 + MOST_MEMBERS + index) is not None for index in set(range(MOST_MEMBERS)) - set(members)):
+    if any(site.optional(index + MOST_MEMBERS) is not None for index in _WEIGHTS if index not in members):
         fail(ConfigError, site.op, "no bias without its weight", "a third bias", "give the third weight too")
     return tuple(results)
 
 
 def _reference(call: Arrays) -> tuple[Array, ...]:
-    x, found = call.wide(0), []
-    for index in range(MOST_MEMBERS):
-        weight, bias = call.optional(1 + index), call.optional(1 + MOST_MEMBERS + index)
-        if weight is not None:
-            y = multiply(x, weight.astype(working()).T)
-            found.append((y if bias is None else y + bias.astype(working())).astype(np.float32))
-    return tuple(found)
+    there = [index for index in _WEIGHTS if call.optional(index) is not None]
+    products = (product(call, weight=index, bias=index + MOST_MEMBERS, gain=None) for index in there)
+    return tuple(y.astype(np.float32) for y in products)
 
 
 def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
     del attrs
-    x = operands[0]
-    assert x is not None
-    inner = x.static_shape[-1]
-    rows = x.elements // inner if inner else 0
-    weights = sum(tensor.elements for tensor in operands[1 : 1 + MOST_MEMBERS] if tensor is not None)
-    return Cost(2 * rows * weights, nbytes(*operands, *results))
+    return Cost(product_flops(operands, None, _WEIGHTS), nbytes(*operands, *results))
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:

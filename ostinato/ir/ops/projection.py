@@ -54,23 +54,23 @@ ROWS_AT_ONCE = 4096
 """Weight rows that the reference holds in float64 at a time, to keep its memory small on large heads."""
 
 
-def check_product(site: Site) -> tuple[TensorType, TensorType]:
-    """x [..., K] and weight [M, K], operands 0 and 1."""
-    x, weight = site.operand(0), site.operand(1)
+def check_product(site: Site, index: int = 1, name: str = "weight") -> tuple[TensorType, TensorType]:
+    """x [..., K], operand 0, and weight [M, K], operand `index`, which errors call by `name`."""
+    x, weight = site.operand(0), site.operand(index)
     require_rank(site.op, "x", x, at_least=1)
-    require_rank(site.op, "weight", weight, exactly=2)
-    require_same_extent(site.op, "the extent K of weight [M, K], equal to x's last,", x.shape[-1], weight.shape[1])
-    join_axes(site.op, "weight columns", (x.axes[-1],), (weight.axes[1],))
+    require_rank(site.op, name, weight, exactly=2)
+    require_same_extent(site.op, f"the extent K of {name} [M, K], equal to x's last,", x.shape[-1], weight.shape[1])
+    join_axes(site.op, f"{name} columns", (x.axes[-1],), (weight.axes[1],))
     refuse_mixed_halves(site.op, x, weight)
     return x, weight
 
 
-def check_bias(site: Site, index: int) -> None:
-    """A bias [M] where operand `index` is there."""
-    weight, bias = site.operand(1), site.optional(index)
+def check_bias(site: Site, index: int, of: int = 1, name: str = "bias") -> None:
+    """A bias [M] of the weight that is operand `of`, where operand `index` is there."""
+    weight, bias = site.operand(of), site.optional(index)
     if bias is not None:
-        require_shape(site.op, "bias", bias, (weight.shape[0],))
-        join_axes(site.op, "bias", (weight.axes[0],), bias.axes)
+        require_shape(site.op, name, bias, (weight.shape[0],))
+        join_axes(site.op, name, (weight.axes[0],), bias.axes)
 
 
 def check_gain(site: Site, index: int) -> None:
@@ -86,25 +86,25 @@ def check_gain(site: Site, index: int) -> None:
         )
 
 
-def product(call: Arrays, *, bias: int | None, gain: int) -> Array:
-    """(norm of x) @ weight^T + bias in float64, a few thousand weight rows at a time; `bias` and `gain` are places of operands."""
-    x, weight, factor = call.wide(0), call.operand(1), call.optional(gain)
+def product(call: Arrays, *, weight: int = 1, bias: int | None, gain: int | None) -> Array:
+    """(norm of x) @ weight^T + bias in float64, a few thousand weight rows at a time; all three are places of operands, None where there is none."""
+    x, rows_of, factor = call.wide(0), call.operand(weight), None if gain is None else call.optional(gain)
     if factor is not None and x.size:
         x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + call.real("eps")) * factor.astype(working())
-    y = np.empty((*x.shape[:-1], weight.shape[0]), dtype=working())
-    for first in range(0, weight.shape[0], ROWS_AT_ONCE):
+    y = np.empty((*x.shape[:-1], rows_of.shape[0]), dtype=working())
+    for first in range(0, rows_of.shape[0], ROWS_AT_ONCE):
         rows = slice(first, first + ROWS_AT_ONCE)
-        y[..., rows] = multiply(x, weight[rows].astype(working()).T)
+        y[..., rows] = multiply(x, rows_of[rows].astype(working()).T)
     added = None if bias is None else call.optional(bias)
     return y if added is None else y + added.astype(working())
 
 
-def product_flops(operands: OperandTypes, gain: int) -> int:
-    """Two operations a product; four an element of x for its norm."""
-    x, weight = operands[0], operands[1]
+def product_flops(operands: OperandTypes, gain: int | None, weights: range = range(1, 2)) -> int:
+    """Two operations a product with each of the weights that are there; four an element of x for its norm."""
+    x = operands[0]
     assert x is not None
-    assert weight is not None
     inner = x.static_shape[-1]
     rows = x.elements // inner if inner else 0
-    normed = len(operands) > gain and operands[gain] is not None
-    return 2 * rows * weight.elements + (4 * x.elements if normed else 0)
+    products = sum(tensor.elements for index in weights if (tensor := operands[index]) is not None)
+    normed = gain is not None and len(operands) > gain and operands[gain] is not None
+    return 2 * rows * products + (4 * x.elements if normed else 0)

@@ -48,11 +48,11 @@ class _Cut(NamedTuple):
 _SHORT = 4
 """Runs of a lane up to which a row of the weight is short."""
 _CUTS = {
-    "few_rows": (_Cut(256, 2), _Cut(192, 2)),
+    "few_rows": (_Cut(128, 2), _Cut(192, 2)),
     "few_rows_split": (_Cut(256, 2), _Cut(192, 2)),
-    "few_rows_swiglu": (_Cut(256, 3), _Cut(256, 3)),
+    "few_rows_swiglu": (_Cut(384, 2), _Cut(384, 2)),
     "few_rows_rope_store": (_Cut(128, 2), _Cut(128, 2)),
-    "head": (_Cut(256, 4), _Cut(256, 4)),
+    "head": (_Cut(256, 2), _Cut(256, 2)),
 }
 """By kernel, for short rows of the weight and for longer ones: the fastest decode steps on an H200. A `head` has many outputs."""
 _HEAD = 16384
