@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ostinato.backend_hip.evidence.first_use import lowered as validated_lowering
 from ostinato.backend_hip.evidence.first_use import with_validation
@@ -44,7 +45,7 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.forward import TextExecutable
-from ostinato.runtime.options import bucket_entries, bucket_sizes, check_progress, context_length, settle_route
+from ostinato.runtime.options import Route, bucket_entries, bucket_sizes, check_progress, context_length, settle_route
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
 
@@ -55,6 +56,7 @@ __all__ = [
     "Traced",
     "compile",
     "compile_encoder",
+    "load_entries",
     "load_text_plan",
     "open_device",
     "open_model",
@@ -65,6 +67,7 @@ __all__ = [
 ]
 
 
+_E = TypeVar("_E", bound=Executable)
 Passes = Iterable[tuple[str, Pass]]
 """Passes of the user's own, each behind a stage that it names."""
 
@@ -376,11 +379,19 @@ def compile(  # noqa: A001 - the design's public name
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = traced.at(bucket_entries("prefill", batches, lengths))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, mode)
-    target = with_validation(route.device.target, validate, progress)
-    program = plan_text_program(entries, target, options, settings)
-    return load_program(program, route, progress=progress, kind=TextExecutable)
+    return load_entries(
+        entries,
+        route,
+        TextExecutable,
+        memory_limit=memory_limit,
+        reuse=reuse,
+        levels=levels,
+        disable=disable,
+        policy=policy,
+        passes=passes,
+        validate=validate,
+        progress=progress,
+    )
 
 
 def compile_encoder(
@@ -412,12 +423,43 @@ def compile_encoder(
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     entries = traced.at(bucket_entries("embed", batches, lengths))
-    settings = plan_settings(memory_limit, reuse, mode)
+    return load_entries(
+        entries,
+        route,
+        EmbedExecutable,
+        memory_limit=memory_limit,
+        reuse=reuse,
+        levels=levels,
+        disable=disable,
+        policy=policy,
+        passes=passes,
+        validate=validate,
+        progress=progress,
+    )
+
+
+def load_entries(
+    entries: Entries,
+    route: Route,
+    kind: type[_E],
+    *,
+    memory_limit: int | str | None,
+    reuse: bool,
+    levels: Mapping[str, str] | None,
+    disable: Iterable[str],
+    policy: Policy | str,
+    passes: Passes,
+    validate: str | None,
+    progress: Progress | None,
+) -> _E:
+    """The entries of a program on a route: lowered, planned, checked and loaded. Options and errors are those of `compile`."""
+    traced, _ = next(iter(entries.values()))
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+    settings = plan_settings(memory_limit, reuse, route.mode)
     target = with_validation(route.device.target, validate, progress)
     program = plan_text_program(entries, target, options, settings)
-    return load_program(program, route, progress=progress, kind=EmbedExecutable)
+    return load_program(program, route, progress=progress, kind=kind)
 
 
 def open_model(model: Model | str | os.PathLike[str]) -> Model:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.backend_hip.evidence.first_use import with_validation
-from ostinato.compiler import Entries, Passes, open_device, open_model, plan_settings, plan_text_program, trace
+from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -18,7 +17,6 @@ from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.types import Array
-from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
@@ -79,12 +77,19 @@ class Embedder:
         if self.max_seq_length > positions:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
         entries = encoder_entries(self.model, self.max_seq_length, precision)
-        settings = plan_settings(memory_limit, reuse, mode)
-        traced, _ = next(iter(entries.values()))
-        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-        target = with_validation(route.device.target, validate, progress)
-        program = plan_text_program(entries, target, options, settings)
-        self.executable = load_program(program, route, progress=progress, kind=EmbedExecutable)
+        self.executable = load_entries(
+            entries,
+            route,
+            EmbedExecutable,
+            memory_limit=memory_limit,
+            reuse=reuse,
+            levels=levels,
+            disable=disable,
+            policy=policy,
+            passes=passes,
+            validate=validate,
+            progress=progress,
+        )
         self.executable.prewarm()
 
     def explain(self, node: str) -> Explanation:

@@ -12,17 +12,7 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.backend_hip.evidence.first_use import with_validation
-from ostinato.compiler import (
-    Entries,
-    Passes,
-    open_device,
-    open_model,
-    plan_settings,
-    plan_text_program,
-    positions_of,
-    trace,
-)
+from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, positions_of, trace
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -30,7 +20,6 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
-from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
@@ -103,12 +92,19 @@ class LLM:
         self.model = open_model(model)
         self.context = positions_of(self.model, context)
         entries = decoder_entries(self.model, max_num_seqs, self.context, precision)
-        settings = plan_settings(memory_limit, reuse, mode)
-        traced, _ = next(iter(entries.values()))
-        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-        target = with_validation(route.device.target, validate, progress)
-        program = plan_text_program(entries, target, options, settings)
-        self.executable = load_program(program, route, progress=progress, kind=TextExecutable)
+        self.executable = load_entries(
+            entries,
+            route,
+            TextExecutable,
+            memory_limit=memory_limit,
+            reuse=reuse,
+            levels=levels,
+            disable=disable,
+            policy=policy,
+            passes=passes,
+            validate=validate,
+            progress=progress,
+        )
         self.executable.prewarm()
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)

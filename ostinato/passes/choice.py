@@ -181,7 +181,7 @@ class Candidates:
             alike = get_close_matches(name, [*self._rows, *running], _SHOWN) or running[:_SHOWN]
             raise ConfigError(
                 f"a row is forced for {name!r}, which is {what} of @{graph.name}",
-                hint=f"{self._operators()}; nodes and operators of like name: {', '.join(alike) or 'none'}",
+                hint=f"nodes and operators of like name: {', '.join(alike) or 'none'}; {self._operators()}",
             )
 
     # parts of a decision

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from ostinato.ir.diagnostics import plain
 from ostinato.ir.errors import ConfigError, OstinatoError, PlanError, VerificationError
 from ostinato.ir.evidence import Finding
 from ostinato.ir.graph import Graph, Role
+from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.ir.verify import PHASES, verify
@@ -143,19 +145,22 @@ def run_passes(
             if isinstance(item, DecidingPass):
                 graph, found = item.decide(graph, target)
                 decisions.update(found)
+            elif item.name in users:
+                graph = _applied(item, graph, target)
             else:
                 graph = item.apply(graph, target)
         except Exception as error:
             error.add_note(f"raised by pass {item.name}")
             raise
-        if graph is not before:
-            _require_graph(item.name, graph)
-            graph = DeadCode().apply(graph, target)
-            origins.follow(before, graph)
-        facts.update(item.ensures)
-        stages.append(_stage(graph, target, facts, item.name, before, start, texts))
-        if item.name in users:
-            _check_interface(item.name, before, graph)
+        with _readable(item.name) if item.name in users else nullcontext():
+            if graph is not before:
+                _require_graph(item.name, graph)
+                graph = DeadCode().apply(graph, target)
+                origins.follow(before, graph)
+            facts.update(item.ensures)
+            stages.append(_stage(graph, target, facts, item.name, before, start, texts))
+            if item.name in users:
+                _check_interface(item.name, before, graph)
     nodes = {node.name: node for node in graph.nodes if node.name in decisions}
     alive = {name: replace(decisions[name], origins=origins.of(node)) for name, node in nodes.items()}
     options = {item.name: describe(item) for item in running}
@@ -173,13 +178,37 @@ def _until(passes: Sequence[Pass], disable: frozenset[str], stop_after: str | No
     return running[: names.index(stop_after)]
 
 
+def _applied(item: Pass, graph: Graph, target: Target) -> Graph:
+    """What a pass of the user's makes of a graph: of a copy, so that the graph stays what it is whatever the pass does to it."""
+    found = item.apply(replace(graph), target)
+    return graph if found == graph else found
+
+
 def _require_graph(name: str, found: object) -> None:
-    """Raises `VerificationError` for a pass that gave something else."""
+    """Raises `VerificationError` for a pass that gave something else, or a graph of operators that do not exist."""
     if not isinstance(found, Graph):
         raise VerificationError(
             f"after pass {name}: expected a Graph, found {shown(found)}",
             hint="a pass returns a new graph, or the one that it was given",
         )
+    if unknown := sorted({node.op for node in found.nodes} - OP.keys()):
+        raise VerificationError(
+            f"after pass {name}: there are no operators {unknown}", hint="`ost.extend` adds operators of your own"
+        )
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Raises `VerificationError` where a pass of the user's made a graph of things that are none of a graph's."""
+    try:
+        yield
+    except OstinatoError:
+        raise
+    except Exception as error:
+        raise VerificationError(
+            f"after pass {name}: the graph cannot be read: {type(error).__name__}: {error}",
+            hint="give nodes, inputs, outputs and extents the types that `Graph` and `Node` declare",
+        ) from error
 
 
 def _check_interface(name: str, before: Graph, after: Graph) -> None:

@@ -8,6 +8,7 @@ outputs must be those that the caller knows. It stands before `select_impl` at t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -36,6 +37,10 @@ def user_passes(given: Any) -> tuple[tuple[str, Pass], ...]:
         if lacks or isinstance(item, type) or not dataclasses.is_dataclass(item):
             wrong = f"lacks {', '.join(lacks)}" if lacks else "is no value of a dataclass"
             raise ConfigError(f"the pass behind {stage} {wrong}: {shown(item)}", hint=_HINT)
+        if not re.fullmatch(r"[A-Za-z_]\w*", item.name):
+            raise ConfigError(
+                f"the pass behind {stage} is called {item.name!r}", hint="a name has letters, digits and underscores"
+            )
         pairs.append((stage, item))
     return tuple(pairs)
 

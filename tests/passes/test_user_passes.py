@@ -88,11 +88,38 @@ class Raises(Doubles):
         raise RuntimeError("no")
 
 
+@dataclass(frozen=True)
+class Makes(Doubles):
+    """The graph with other fields."""
+
+    fields: tuple[tuple[str, Any], ...]
+    name: ClassVar[str] = "makes"
+
+    def apply(self, graph: Graph, target: Target) -> Graph:
+        return replace(graph, **dict(self.fields))
+
+
+@dataclass(frozen=True)
+class Mutates(Doubles):
+    """Changes the graph that it was given."""
+
+    field: str
+    name: ClassVar[str] = "mutates"
+
+    def apply(self, graph: Graph, target: Target) -> Graph:
+        object.__setattr__(graph, self.field, ())
+        return graph
+
+
 def one() -> Graph:
     builder = Builder("g")
     builder.value("x", (2, 8))
     builder.add("silu", ("x",), "y")
     return builder.graph(("y",))
+
+
+def one_result() -> tuple[Value, ...]:
+    return one().nodes[0].results
 
 
 def with_passes(*passes: tuple[str, Any]) -> PipelineOptions:
@@ -128,6 +155,14 @@ def test_an_optional_one_is_left_out_by_name() -> None:
             r"after pass renames: interface: .*expected output 0 %y: f32\[2,8\], found output 0 %z: f32\[2,8\]",
         ),
         (Forgets(), r"after pass forgets: expected a Graph, found None"),
+        (Makes((("nodes", ("a node",)),)), "after pass makes: the graph cannot be read: AttributeError"),
+        (Makes((("outputs", (1,)),)), "after pass makes: the graph cannot be read: TypeError"),
+        (
+            Makes((("nodes", (Node("soften", ("x",), one_result(), Attributes()),)),)),
+            r"after pass makes: there are no operators \['soften'\]\n.*`ost.extend`",
+        ),
+        (Mutates("nodes"), r"after pass mutates: [\s\S]*V"),
+        (Mutates("outputs"), r"after pass mutates: interface: .*expected output 0 %y"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -145,6 +180,10 @@ def test_what_a_pass_raises_names_the_pass() -> None:
     with pytest.raises(RuntimeError, match="no") as caught:
         run_pipeline(one(), HOST, with_passes(("cse", Raises())))
     assert caught.value.__notes__ == ["raised by pass raises"]
+
+
+def named(name: str) -> Any:
+    return dataclass(frozen=True)(type("Named", (Doubles,), {"name": name, "__annotations__": {}}))()
 
 
 def test_an_executable_runs_on_after_a_pass_was_refused(tmp_path: Path, seed: int) -> None:
@@ -170,6 +209,8 @@ def test_an_executable_runs_on_after_a_pass_was_refused(tmp_path: Path, seed: in
         ([("csx", Doubles())], r"behind 'csx', which does not exist\n.*input, canonicalize"),
         ([("select_impl", Doubles())], "behind 'select_impl', which is too late"),
         ([("cse", Doubles()), ("cse", Doubles())], "there is a pass doubles already"),
+        ([("cse", named("two\nlines"))], r"the pass behind cse is called 'two\\nlines'"),
+        ([("cse", named(""))], "the pass behind cse is called ''"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ostinato.backend_hip.evidence.gates import judge_policy, promising
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
@@ -150,30 +150,28 @@ class DeviceRecords:
             self._unwritten += added
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OnTrust:
     """For plans that no device is at hand for: what has a record is judged by it, and what has none is taken on trust, which the verdict says.
 
     Such a plan is what a device of this kind makes where all rows pass.
     """
 
-    records: DeviceRecords
-    _cache: dict[str, Known] = field(default_factory=dict)
+    def __init__(self, records: DeviceRecords) -> None:
+        self._records = records
 
     def verdict(self, row: Impl, site: CallSite) -> Verdict:
-        found = self._known().verdict(row, site)
+        found = self._known.verdict(row, site)
         if found.finding in (Finding.MISSING, Finding.STALE):
             return Verdict(Finding.VALIDATED, (), f"on trust, since no device is opened here: {found.reason}")
         return found
 
     def gate(self, policy: Gated) -> Verdict:
-        return self._known().gate(policy)
+        return self._known.gate(policy)
 
+    @functools.cached_property
     def _known(self) -> Known:
         """As of the first question."""
-        if not self._cache:
-            self._cache["known"] = self.records.known()
-        return self._cache["known"]
+        return self._records.known()
 
 
 @functools.cache

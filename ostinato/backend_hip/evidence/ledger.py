@@ -153,7 +153,7 @@ def _records(path: Path) -> tuple[Record, ...]:
     if lines.damaged:
         shown = "\n".join(f"{path}:{number}: {reason}" for number, reason in lines.damaged[:3])
         raise ConfigError(
-            f"{len(lines.damaged)} lines of the evidence ledger are no records\n{shown}",
+            f"the evidence ledger has lines that are no records: {len(lines.damaged)}\n{shown}",
             hint="`ostinato evidence prune` takes such lines out and keeps all others; what they said is validated again when it is needed",
         )
     return _latest(lines.records)

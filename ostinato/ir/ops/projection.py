@@ -105,6 +105,6 @@ def product_flops(operands: OperandTypes, gain: int | None, weights: range = ran
     assert x is not None
     inner = x.static_shape[-1]
     rows = x.elements // inner if inner else 0
-    products = sum(tensor.elements for index in weights if (tensor := operands[index]) is not None)
+    products = sum(tensor.elements for tensor in operands[weights.start : weights.stop] if tensor is not None)
     normed = gain is not None and len(operands) > gain and operands[gain] is not None
     return 2 * rows * products + (4 * x.elements if normed else 0)

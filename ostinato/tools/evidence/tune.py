@@ -106,7 +106,7 @@ def show_tuning(report: TuneReport, console: Console) -> None:
             console.print(f"{each.name}: {verdict}", markup=False)
     unchanged = [each.name for each in report.candidates if each.state == "no change"]
     if unchanged:
-        console.print(f"nothing of these models changes with: {', '.join(unchanged)}", markup=False)
+        console.print(f"the programs stay as they are with: {', '.join(unchanged)}", markup=False)
     bound = f"a gate passes where {MODELS} models gain {RATIO}x on the same workload"
     console.print(f"{many(report.recorded, 'record')} in {report.seconds:.0f} s; {bound}", markup=False)
     if report.interrupted:
