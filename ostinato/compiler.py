@@ -379,19 +379,9 @@ def compile(  # noqa: A001 - the design's public name
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = traced.at(bucket_entries("prefill", batches, lengths))
-    return load_entries(
-        entries,
-        route,
-        TextExecutable,
-        memory_limit=memory_limit,
-        reuse=reuse,
-        levels=levels,
-        disable=disable,
-        policy=policy,
-        passes=passes,
-        validate=validate,
-        progress=progress,
-    )
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+    settings = plan_settings(memory_limit, reuse, mode)
+    return load_entries(entries, route, options, settings, validate=validate, progress=progress, kind=TextExecutable)
 
 
 def compile_encoder(
@@ -424,39 +414,22 @@ def compile_encoder(
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
     entries = traced.at(bucket_entries("embed", batches, lengths))
-    return load_entries(
-        entries,
-        route,
-        EmbedExecutable,
-        memory_limit=memory_limit,
-        reuse=reuse,
-        levels=levels,
-        disable=disable,
-        policy=policy,
-        passes=passes,
-        validate=validate,
-        progress=progress,
-    )
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+    settings = plan_settings(memory_limit, reuse, mode)
+    return load_entries(entries, route, options, settings, validate=validate, progress=progress, kind=EmbedExecutable)
 
 
 def load_entries(
     entries: Entries,
     route: Route,
-    kind: type[_E],
+    options: PipelineOptions,
+    settings: PlanSettings,
     *,
-    memory_limit: int | str | None,
-    reuse: bool,
-    levels: Mapping[str, str] | None,
-    disable: Iterable[str],
-    policy: Policy | str,
-    passes: Passes,
     validate: str | None,
     progress: Progress | None,
+    kind: type[_E],
 ) -> _E:
-    """The entries of a program on a route: lowered, planned, checked and loaded. Options and errors are those of `compile`."""
-    traced, _ = next(iter(entries.values()))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, route.mode)
+    """The entries of a program on a route: lowered, with rows validated as `validate` says, planned, checked and loaded. Raises what `compile` raises."""
     target = with_validation(route.device.target, validate, progress)
     program = plan_text_program(entries, target, options, settings)
     return load_program(program, route, progress=progress, kind=kind)

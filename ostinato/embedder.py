@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, trace
+from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, plan_settings, trace
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -17,10 +17,10 @@ from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.types import Array
+from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
-from ostinato.runtime.executable import load_program
 from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.weights import Progress
 
@@ -77,18 +77,11 @@ class Embedder:
         if self.max_seq_length > positions:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
         entries = encoder_entries(self.model, self.max_seq_length, precision)
+        traced, _ = next(iter(entries.values()))
+        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+        settings = plan_settings(memory_limit, reuse, mode)
         self.executable = load_entries(
-            entries,
-            route,
-            EmbedExecutable,
-            memory_limit=memory_limit,
-            reuse=reuse,
-            levels=levels,
-            disable=disable,
-            policy=policy,
-            passes=passes,
-            validate=validate,
-            progress=progress,
+            entries, route, options, settings, validate=validate, progress=progress, kind=EmbedExecutable
         )
         self.executable.prewarm()
 

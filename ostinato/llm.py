@@ -12,7 +12,7 @@ from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, positions_of, trace
+from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, plan_settings, positions_of, trace
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -20,10 +20,10 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
+from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
-from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.generation import Generator
 from ostinato.runtime.options import check_progress, settle_route
@@ -92,18 +92,11 @@ class LLM:
         self.model = open_model(model)
         self.context = positions_of(self.model, context)
         entries = decoder_entries(self.model, max_num_seqs, self.context, precision)
+        traced, _ = next(iter(entries.values()))
+        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+        settings = plan_settings(memory_limit, reuse, mode)
         self.executable = load_entries(
-            entries,
-            route,
-            TextExecutable,
-            memory_limit=memory_limit,
-            reuse=reuse,
-            levels=levels,
-            disable=disable,
-            policy=policy,
-            passes=passes,
-            validate=validate,
-            progress=progress,
+            entries, route, options, settings, validate=validate, progress=progress, kind=TextExecutable
         )
         self.executable.prewarm()
         end_tokens = self.model.checkpoint.end_token_ids

@@ -37,9 +37,10 @@ def evaluate(
             None if array is None or name is None else leading(array, types[name], rows)
             for name, array in zip(node.operands, operands, strict=True)
         ]
-    arrays = opdef.reference(operands, node.attrs, tuple(stated))
-    if len(arrays) != len(stated):
-        message = f"the reference of {node.op} gave {len(arrays)} results, expected {len(stated)}"
+    arrays: object = opdef.reference(operands, node.attrs, tuple(stated))
+    if not isinstance(arrays, tuple | list) or len(arrays) != len(stated):
+        found = f"{len(arrays)} results" if isinstance(arrays, tuple | list) else f"a value of {type(arrays).__name__}"
+        message = f"the reference of {node.op} gave {found}, expected {len(stated)}, in a tuple"
         raise BackendError(message, node=node.name, hint="mend the operator table")
     results = zip(node.results, arrays, stated, strict=True)
     return [_rounded(node, value.name, array, tensor) for value, array, tensor in results]

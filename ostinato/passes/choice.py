@@ -143,9 +143,11 @@ class Candidates:
             if chosen is not None:
                 against[row.name] = gates.get(row.name) or _after(row, chosen[0])
                 continue
-            refusal = layout_refusal(row, site, opdef) or types_refusal(row, site, opdef)
+            layout = layout_refusal(row, site, opdef)
+            refusal = types_refusal(row, site, opdef) or layout
             if refusal is not None:
-                against[row.name] = Rejection(row.name, row.level, Against.PREDICATE, refusal)
+                unproven = self._unread(row, site) if refusal is layout else None
+                against[row.name] = unproven or Rejection(row.name, row.level, Against.PREDICATE, refusal)
                 continue
             verdict = self._verdict(row, site)
             if verdict.finding is Finding.VALIDATED:
@@ -251,6 +253,14 @@ class Candidates:
         if first.finding is Finding.VALIDATED:
             return first
         return next((verdict for verdict in verdicts if verdict.finding is Finding.VALIDATED), first)
+
+    def _unread(self, row: Impl, site: CallSite) -> Rejection | None:
+        """What the records have against a row that cannot take a weight as it lies: because of them it was laid out for another one."""
+        unlaid = [
+            tensor.with_layout(None) if tensor is not None and tensor.rank == 2 else tensor for tensor in site.operands
+        ]
+        verdict = self._best_verdict(row, replace(site, operands=tuple(unlaid)))
+        return None if verdict.finding is Finding.VALIDATED else _unproven(row, verdict)
 
     def _is_last_resort(self, row: Impl, finding: Finding) -> bool:
         return row.level == self._lowest and finding in (Finding.MISSING, Finding.STALE)

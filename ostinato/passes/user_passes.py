@@ -37,9 +37,10 @@ def user_passes(given: Any) -> tuple[tuple[str, Pass], ...]:
         if lacks or isinstance(item, type) or not dataclasses.is_dataclass(item):
             wrong = f"lacks {', '.join(lacks)}" if lacks else "is no value of a dataclass"
             raise ConfigError(f"the pass behind {stage} {wrong}: {shown(item)}", hint=_HINT)
-        if not re.fullmatch(r"[A-Za-z_]\w*", item.name):
+        name = str(pair[1].name)
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise ConfigError(
-                f"the pass behind {stage} is called {item.name!r}", hint="a name has letters, digits and underscores"
+                f"the pass behind {stage} is called {name!r}", hint="a name has letters, digits and underscores"
             )
         pairs.append((stage, item))
     return tuple(pairs)

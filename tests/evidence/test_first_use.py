@@ -204,13 +204,18 @@ def test_never_takes_the_plainest_rows_and_validates_nothing(
 
 
 def test_first_use_is_switched_by_option_and_environment(
-    model: ost.Model, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+    model: ost.Model, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, counted: list[str]
 ) -> None:
     target = Planted(ledger, faster()).target
     assert isinstance(with_validation(target, None).evidence, FirstUse)
     monkeypatch.setenv(VALIDATE_VARIABLE, "never")
     assert isinstance(with_validation(target, None).evidence, Known)
     assert isinstance(with_validation(target, "first-use").evidence, FirstUse)
+    assert norms(lower(model, Planted(ledger, faster("faster_if_asked")).target, disable=UNFUSED))
+    assert counted == [], "the environment speaks to whoever lowers a graph, too"
+    asked = with_validation(Planted(ledger, faster("faster_if_asked")).target, "first-use")
+    assert norms(lower(model, asked, disable=UNFUSED))
+    assert counted == ["rms_norm@faster_if_asked"]
     monkeypatch.setenv(VALIDATE_VARIABLE, "always")
     with pytest.raises(ConfigError, match=rf"{VALIDATE_VARIABLE} in the environment is 'always'"):
         with_validation(target, None)

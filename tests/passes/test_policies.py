@@ -169,6 +169,22 @@ def test_candidates_see_the_records_of_the_layout_that_a_row_would_like() -> Non
     assert lowered.decisions["y"].row == "host"
 
 
+def test_a_row_whose_records_made_the_weight_lie_otherwise_says_so() -> None:
+    """Not that it cannot read the weight as it lies now."""
+    builder = Builder("g")
+    builder.value("x", (2, 32))
+    builder.add("linear", ("x", builder.weight("w", (32, 32))), "y")
+    made = builder.graph(("y",))
+    on = replace(HOST, evidence=planted(Finding.STALE, "the source is another", "host"))
+    on = replace(on, rows=tuple(row for row in on.rows if row.op != "linear" or row.name in ("host", "reference")))
+    decided = run_pipeline(made, on).decisions["y"]
+    assert decided.row == "reference"
+    (against,) = decided.rejected
+    assert (against.row, against.reason, against.text) == ("host", Against.STALE, "the source is another")
+    trusting = run_pipeline(made, on, PipelineOptions().extended({"y": "reference"})).decisions["y"]
+    assert [found.reason for found in trusting.rejected] == [Against.FORCED]
+
+
 # policies of numerics
 
 

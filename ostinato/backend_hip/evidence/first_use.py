@@ -55,6 +55,8 @@ class FirstUse:
     device: RowDevice
     known: Known
     progress: Progress | None = None
+    asked: bool = False
+    """Whether the option `validate` was settled for it; where it was not, the environment settles it."""
 
     @staticmethod
     def of(target: Target, records: DeviceRecords, device: RowDevice) -> Target:
@@ -107,15 +109,20 @@ def with_validation(target: Target, validate: str | None, progress: Progress | N
     found = target.evidence
     if not isinstance(found, FirstUse):
         return target
-    return replace(target, evidence=found.known if option == "never" else replace(found, progress=progress))
+    asked = replace(found, progress=progress, asked=True)
+    return replace(target, evidence=found.known if option == "never" else asked)
 
 
 def lowered(run: Callable[[Target], L], target: Target) -> tuple[L, Target, Validations]:
     """Lowers for a target: what `run` makes of it, with every row that it chose validated where the target's device can do so.
 
-    Returns the target with the records that were used, and what was validated.
+    Returns the target with the records that were used, and what was validated. Raises what `validation_option` raises, where nothing but the environment says
+    whether to validate.
     """
     evidence = target.evidence
+    if isinstance(evidence, FirstUse) and not evidence.asked:
+        target = with_validation(target, None)
+        evidence = target.evidence
     if not isinstance(evidence, FirstUse):
         return run(target), target, Validations()
     evidence, done = evidence.now(), Validations()

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ostinato.backend_hip.evidence.gates import GateVerdict
 from ostinato.backend_hip.evidence.records import TimingRecord, ValidationRecord
 from ostinato.tools.report import Report
 
@@ -71,6 +72,17 @@ class GateReport(Report):
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
     unused: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(verdict: GateVerdict) -> GateReport:
+        """What a gate says, as a report."""
+        return GateReport(
+            policy=verdict.policy,
+            passed=verdict.passed,
+            reasons=verdict.reasons,
+            evidence=verdict.evidence,
+            unused=verdict.unused,
+        )
 
 
 class EvidenceShowReport(Report):

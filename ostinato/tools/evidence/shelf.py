@@ -30,12 +30,12 @@ from ostinato.tools.evidence.report import (
     EvidenceListReport,
     EvidencePruneReport,
     EvidenceShowReport,
+    GateReport,
     Origin,
     RecordLine,
     State,
 )
 from ostinato.tools.evidence.texts import names_a_path
-from ostinato.tools.evidence.tune import gate_report
 
 __all__ = ["Shelf", "environment_of", "environments", "open_shelf"]
 
@@ -112,7 +112,7 @@ class Shelf:
         gate, environment = None, self.here.get(record.environment.architecture, record.environment)
         if record.kind == "timing":
             records = [each for each, _ in self.records]
-            gate = gate_report(judge_policy(record.candidate.name, records, environment, record.baseline.name))
+            gate = GateReport.of(judge_policy(record.candidate.name, records, environment, record.baseline.name))
         return EvidenceShowReport(line=self.line(record, origin), record=record, gate=gate)
 
     def pruned(self, ledger: Ledger, lines: Lines, *, dry: bool) -> EvidencePruneReport:

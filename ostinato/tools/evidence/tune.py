@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ostinato.backend_hip.evidence.gates import MODELS, RATIO, GateVerdict, judge_policy
+from ostinato.backend_hip.evidence.gates import MODELS, RATIO, judge_policy
 from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.evidence.records import Environment, Record
 from ostinato.backend_hip.hip_device import HipDevice
@@ -27,7 +27,7 @@ from ostinato.tools.evidence.measure import Measurement, Setting
 from ostinato.tools.evidence.processes import Runner, fresh
 from ostinato.tools.evidence.report import CandidateReport, GateReport, RunReport, TuneReport
 
-__all__ = ["gate_report", "show_tuning", "tune"]
+__all__ = ["show_tuning", "tune"]
 
 
 def tune(
@@ -84,16 +84,6 @@ def tune(
     )
 
 
-def gate_report(verdict: GateVerdict) -> GateReport:
-    return GateReport(
-        policy=verdict.policy,
-        passed=verdict.passed,
-        reasons=verdict.reasons,
-        evidence=verdict.evidence,
-        unused=verdict.unused,
-    )
-
-
 def show_tuning(report: TuneReport, console: Console) -> None:
     """The report for people."""
     place = f"{report.device}, {many(report.threads, 'thread')}" if report.threads else report.device
@@ -143,4 +133,4 @@ def _gated(report: CandidateReport, records: Sequence[Record], environment: Envi
     """With the verdict of the gate on all records there are."""
     if report.state == "no change":
         return report
-    return report.model_copy(update={"gate": gate_report(judge_policy(report.name, records, environment))})
+    return report.model_copy(update={"gate": GateReport.of(judge_policy(report.name, records, environment))})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
@@ -120,6 +121,8 @@ def machine(seed: int, request: pytest.FixtureRequest) -> Iterator[EmulatedGpu]:
     (fixtures of a test live until its end)."""
     found, expected = emulated_gpu(CACHE), empty_machine()
     if live(found) != expected:
+        for kept in ("last_type", "last_value", "last_exc", "last_traceback"):
+            vars(sys).pop(kept, None)  # the frames of a test that failed, which pytest keeps until another one has begun
         gc.collect()
     assert live(found) == expected, f"left behind by {_previous[0]}"
     _previous[0] = request.node.nodeid

@@ -1,8 +1,8 @@
 """Rows of attention and of the key-value cache, for GPUs: a block a token and query head.
 
 Q, K and V of whole and packed sequences may have any strides whose head width is contiguous. Heads of 4, 8, 16 or 32 times 16 bytes have a row of their own,
-in which lanes share keys. Many queries over halves, with heads of 64 or 128, have a row on the matrix units, for waves of either width; many of f32 have a
-row whose blocks take tiles of queries without them.
+in which lanes share keys. Many queries over halves, with heads of 64 or 128, have a row on the matrix units, for waves of either width (but for results in f32
+over bf16); many of f32 have a row whose blocks take tiles of queries without them.
 """
 
 from __future__ import annotations

@@ -25,16 +25,18 @@ from ostinato.backend_hip.impls.hip.common import (
 from ostinato.backend_hip.impls.linear import MAX_SPLIT, at_most_three, embedding_dtypes, linear_dtypes, residual_dtype
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
+from ostinato.ir.ops import OP
 from ostinato.ir.step import Launch
 from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["LINEAR_ROWS"]
+__all__ = ["LINEAR_ROWS", "TILE", "fixed_cut", "halves"]
 
 _FILE = "linear/linear"
 _TILE_FILE = "linear/tile"
 _LANES = 32
-_TILE = 16
+TILE = 16
+"""Rows, and outputs, of a product of the matrix units."""
 
 
 def _tile_params(site: CallSite) -> Params:
@@ -84,15 +86,23 @@ _TILES = (1, 2, 4)
 """Tiles of 16 rows that a block takes at most."""
 
 
-def _halves(site: CallSite) -> str | None:
-    """Both operands of one dtype that the matrix units take, in whole steps."""
+def halves(site: CallSite) -> str | None:
+    """x and the weight, or the first one, of one dtype that the matrix units take, in whole steps."""
     x, weight = site.operand(0), site.operand(1)
     columns = weight.static_shape[1]
     return first_reason(
         need_dtype("x", x, _HALVES),
-        need_dtype("weight", weight, (x.dtype,)),
+        need_dtype(OP[site.node.op].operands[1].name, weight, (x.dtype,)),
         f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
     )
+
+
+def fixed_cut(rows: int, columns: int, weights: int = 1) -> tuple[int, int]:
+    """Tiles of 16 rows and waves of a block, for outputs of so many weights each. The waves, which share the columns, follow from these alone: one order of
+    sums for any number of rows."""
+    parts = next((count for count in _PARTS if count * _STEPS_A_PART * _DEPTH >= columns), _PARTS[-1])
+    able = [tiles for tiles in _TILES if (parts - 1) * weights * tiles <= _MOST_SHARED]
+    return next((tiles for tiles in able if tiles * TILE >= rows), able[-1]), parts
 
 
 class _Tiling:
@@ -103,18 +113,18 @@ class _Tiling:
 
     def tiles(self, site: CallSite) -> int:
         """Tiles of 16 rows that a block takes; no result depends on it."""
-        wanted = -(-_rows(site) // _TILE)
-        return next((tiles for tiles in _TILES if tiles >= wanted), _TILES[-1])
+        return next((tiles for tiles in _TILES if tiles * TILE >= _rows(site)), _TILES[-1])
 
     def parts(self, site: CallSite) -> int:
         """Waves of a block, each with its part of the columns: as many as have few steps each or fill a device, and memory to be joined."""
         able = [count for count in _PARTS if (count - 1) * self._weights * self.tiles(site) <= _MOST_SHARED]
-        enough = min(-(-_steps(site) // _STEPS_A_PART), -(-_FULL // max(1, math.prod(self._blocks(site)))))
+        steps = site.operand(1).static_shape[1] // _DEPTH
+        enough = min(-(-steps // _STEPS_A_PART), -(-_FULL // max(1, math.prod(self._blocks(site)))))
         return next((count for count in able if count >= enough), able[-1])
 
     def _blocks(self, site: CallSite) -> tuple[int, int]:
         """For 16 outputs each, and for rows."""
-        return (-(-_outputs(site) // _TILE), -(-_rows(site) // (self.tiles(site) * _TILE)))
+        return (-(-_outputs(site) // TILE), -(-_rows(site) // (self.tiles(site) * TILE)))
 
     def kernel(self, function: str) -> Callable[[CallSite], str]:
         def name(site: CallSite) -> str:
@@ -130,18 +140,13 @@ class _Tiling:
 
 
 class _FixedTiling(_Tiling):
-    """The same with parts that follow from the columns alone, and as many tiles as then have memory: one order of sums for any number of rows."""
+    """The same by `fixed_cut`."""
 
     def tiles(self, site: CallSite) -> int:
-        able = [tiles for tiles in _TILES if (self.parts(site) - 1) * self._weights * tiles <= _MOST_SHARED]
-        return min(super().tiles(site), able[-1])
+        return fixed_cut(_rows(site), site.operand(1).static_shape[1], self._weights)[0]
 
     def parts(self, site: CallSite) -> int:
-        return next((count for count in _PARTS if count * _STEPS_A_PART >= _steps(site)), _PARTS[-1])
-
-
-def _steps(site: CallSite) -> int:
-    return site.operand(1).static_shape[1] // _DEPTH
+        return fixed_cut(_rows(site), site.operand(1).static_shape[1], self._weights)[1]
 
 
 def _on_matrix_units(row: Impl, wave: int) -> tuple[Impl, Impl]:
@@ -158,7 +163,7 @@ def _on_matrix_units(row: Impl, wave: int) -> tuple[Impl, Impl]:
         kernel=free.kernel(function),
         params=params,
         launch=free.launch,
-        accepts=all_of(row.accepts, without("gain"), _halves),
+        accepts=all_of(row.accepts, without("gain"), halves),
         extents=Extents(rows=(2, None)),
         exactness=Exactness.TOLERANCE,
         priority=1,

@@ -21,21 +21,15 @@ from ostinato.backend_hip.impls.hip.common import (
     readable,
     rows_of,
 )
+from ostinato.backend_hip.impls.hip.linear import TILE, fixed_cut, halves
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.ops.linear_group import MOST_MEMBERS
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level
-from ostinato.ir.types import DType
 
 __all__ = ["LINEAR_GROUP_ROWS"]
 
-_LANES, _TILE, _DEPTH = 32, 16, 32
-_PARTS, _TILES = (4, 8, 16), (1, 2, 4)
-"""Waves of a block, which share the columns, and tiles of 16 rows that it takes."""
-_STEPS_A_PART = 4
-_MOST_SHARED = 44
-"""Tiles of sums, a KiB each, that a block has memory for."""
-_HALVES = (DType.F16, DType.BF16)
+_LANES = 32
 
 
 def _members(site: CallSite) -> list[int]:
@@ -66,22 +60,8 @@ def _launch(site: CallSite) -> Launch:
     return element_launch(sum(_members(site)) * _LANES, rows=_rows(site))
 
 
-def _halves(site: CallSite) -> str | None:
-    x, weight = site.operand(0), site.operand(1)
-    columns = weight.static_shape[1]
-    return first_reason(
-        need_dtype("x", x, _HALVES),
-        need_dtype("w0", weight, (x.dtype,)),
-        f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
-    )
-
-
 def _cut(site: CallSite) -> tuple[int, int]:
-    """Tiles and parts of a block; parts follow from the columns alone, so that the order of sums is one for any number of rows."""
-    steps, wanted = site.operand(1).static_shape[1] // _DEPTH, -(-_rows(site) // _TILE)
-    parts = next((count for count in _PARTS if count * _STEPS_A_PART >= steps), _PARTS[-1])
-    able = [tiles for tiles in _TILES if (parts - 1) * tiles <= _MOST_SHARED]
-    return next((tiles for tiles in able if tiles >= wanted), able[-1]), parts
+    return fixed_cut(_rows(site), site.operand(1).static_shape[1])
 
 
 def _tile_kernel(site: CallSite) -> str:
@@ -92,8 +72,8 @@ def _tile_kernel(site: CallSite) -> str:
 def _on_matrix_units(row: Impl, wave: int) -> Impl:
     def launch(site: CallSite) -> Launch:
         tiles, parts = _cut(site)
-        across = sum(-(-outputs // _TILE) for outputs in _members(site))
-        return block_launch(across, parts * wave, rows=-(-_rows(site) // (tiles * _TILE)))
+        across = sum(-(-outputs // TILE) for outputs in _members(site))
+        return block_launch(across, parts * wave, rows=-(-_rows(site) // (tiles * TILE)))
 
     return replace(
         row,
@@ -102,7 +82,7 @@ def _on_matrix_units(row: Impl, wave: int) -> Impl:
         architectures=(f"wave{wave}",),
         kernel=_tile_kernel,
         launch=launch,
-        accepts=all_of(row.accepts, _halves),
+        accepts=all_of(row.accepts, halves),
     )
 
 
