@@ -22,8 +22,8 @@ PLANNED = "planned"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`mode` as in `LoadedStep`; `capture`: patterns of what is captured, None for all; `disable`: passes left out; `highest`: no rows above that level; `early`: kernels
-    may start while the one before them runs."""
+    """`mode` as in `LoadedStep`; `capture`: patterns of what is captured, None for all; `disable`: passes left out; `highest`: no rows above that level;
+    `early`: kernels may start while the one before them runs."""
 
     name: str
     mode: str

@@ -10,7 +10,7 @@ from ostinato.backend_hip.impls.reference import REFERENCE
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.ops import OP
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import Impl
+from ostinato.ir.target import Impl, Level
 
 __all__ = ["add_rows", "remove_rows", "user_rows"]
 
@@ -18,8 +18,8 @@ _ADDED: list[Impl] = []
 
 
 def add_rows(rows: Iterable[Impl]) -> None:
-    """Adds rows, all or none. Raises `ConfigError` for an operator that there is not, a name that its operator has already, and a kind of step that is no
-    launch."""
+    """Adds rows, all or none. Raises `ConfigError` for an operator that there is not, a name that its operator has already, a kind of step that is no launch,
+    and the level of the reference, which is what others are held against and is taken without a record."""
     known = {row.identity for row in (*ROWS, *HIP_ROWS, *_ADDED)}
     added = tuple(rows)
     for row in added:
@@ -32,6 +32,10 @@ def add_rows(rows: Iterable[Impl]) -> None:
         if row.kind is not StepKind.LAUNCH:
             raise ConfigError(
                 f"row {row.identity} makes steps of kind {row.kind.value}", hint="a row launches a kernel"
+            )
+        if row.level is Level.REFERENCE:
+            raise ConfigError(
+                f"row {row.identity} is of level reference", hint="that is the operator's own; say readable, or tuned"
             )
         known.add(row.identity)
     _ADDED.extend(added)

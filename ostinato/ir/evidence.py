@@ -1,18 +1,48 @@
-"""What is known about an implementation row: how exact its results are, and whether a record says that it is right.
+"""What is known about an implementation row: how exact its results are, and what records say of it.
 
 Records live in a backend's ledger. Passes see them through `Evidence`, which a `Target` carries, so that selection never imports a backend.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ostinato.ir.finding import Exactness, Finding, Verdict
-from ostinato.ir.target import CallSite, Evidence
-from ostinato.ir.types import TensorType
+__all__ = ["Exactness", "Finding", "Validations", "Verdict", "sum_of"]
 
-__all__ = ["Evidence", "Exactness", "Finding", "Validations", "Verdict", "signature_class", "sum_of"]
+
+class Exactness(enum.IntEnum):
+    """How exact the results of a row are; each class has what those before it promise."""
+
+    TOLERANCE = 0
+    """Within the operator's tolerance of the reference."""
+    ROW_INVARIANT = 1
+    """A row of the result has the same bits whatever the rows beside it, and however many there are."""
+    REFERENCE = 2
+    """The bits of the reference."""
+
+
+class Finding(enum.Enum):
+    """What the records say about a row at a call site, or about the gate of a selection policy."""
+
+    VALIDATED = "validated"
+    MISSING = "not validated"
+    STALE = "stale"
+    FAILED = "failed"
+    SLOWER = "slower"
+    """Of a gate: whole models do not run faster by it."""
+    MEMORY = "memory"
+    """Of a gate: the peak of memory went up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A finding, the records it rests on by their ids, and for anything but `VALIDATED` what is wrong and how it is mended."""
+
+    finding: Finding
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +64,3 @@ def sum_of(several: Iterable[Validations]) -> Validations:
     for one in several:
         found = found.and_more(one.classes, one.failed, one.seconds)
     return found
-
-
-def signature_class(site: CallSite) -> str:
-    """The type-signature class of a call: dtypes and layouts of operands and results, which operands are absent, strided or counted; no extents.
-
-    Printed like "f32,bf16@CF,_,f32~->f32;counted": "@" is followed by a layout that is not the natural one, "_" is an absent operand, "~" marks a strided one.
-    Absent operands at the end are left out.
-    """
-    strided = site.strided
-    seen = [
-        "_" if tensor is None else _seen(tensor) + ("~" if index in strided else "")
-        for index, tensor in enumerate(site.operands)
-    ]
-    while seen and seen[-1] == "_":
-        seen.pop()
-    results = ",".join(map(_seen, site.results))
-    return f"{','.join(seen)}->{results}{';counted' if site.counted else ''}"
-
-
-def _seen(tensor: TensorType) -> str:
-    return f"{tensor.dtype.value}{'' if tensor.is_natural else f'@{tensor.layout}'}"

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Protocol
 
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.finding import Exactness, Verdict
+from ostinato.ir.evidence import Exactness, Verdict
 from ostinato.ir.graph import Node
 from ostinato.ir.opdef import Sizes
 from ostinato.ir.selection_policy import Gated, PassOmission, SelectionPolicy

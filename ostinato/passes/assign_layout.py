@@ -23,7 +23,7 @@ from ostinato.ir.target import NATURAL, CallSite, Impl, Target
 from ostinato.ir.types import TensorType, is_contiguous
 from ostinato.ir.views import StorageView, ViewTable, call_site, padded_operands, row_refusal, viewed
 from ostinato.passes.choice import Candidates, RowChoice
-from ostinato.passes.rewrite import Names, overwritten_values, rebuilt, with_types
+from ostinato.passes.rewrite import Names, overwritten_values, rebuilt, renamed_operands, with_types
 
 __all__ = ["AssignLayout"]
 
@@ -74,14 +74,7 @@ def _without_needless_copies(graph: Graph, candidates: Candidates) -> Graph:
             for reader in graph.users.get(node.name, ())
         ):
             renamed[node.name] = renamed.get(source, source)
-    if not renamed:
-        return graph
-    nodes = [
-        replace(node, operands=tuple(renamed.get(name or "", name) for name in node.operands))
-        for node in graph.nodes
-        if node.name not in renamed
-    ]
-    return rebuilt(graph, nodes)
+    return rebuilt(graph, [renamed_operands(node, renamed) for node in graph.nodes if node.name not in renamed])
 
 
 def _reads_strided(
@@ -276,8 +269,7 @@ def _with_copies(graph: Graph, candidates: Candidates) -> Graph:
                 if name not in copies:
                     copies[name] = names.unique(f"{name}.contiguous")
                     nodes.append(_contiguous(name, Value(copies[name], graph.types[name]), node))
-                operands = tuple(copies[name] if operand == name else operand for operand in node.operands)
-                node = replace(node, operands=operands)
+                node = renamed_operands(node, {name: copies[name]})
         nodes.append(node)
     return rebuilt(graph, nodes)
 
@@ -296,19 +288,11 @@ def _to_copy(graph: Graph, node: Node, storage: Mapping[str, StorageView], candi
     if any(row_refusal(row, site, opdef) is None for row in rows):
         return []
     for few in ([name for name in strided if not _may_be_strided(node, name, rows)], strided):
-        if few and any(row_refusal(row, _as_if_copied(site, few), opdef) is None for row in rows):
+        copied = site.reading({name: graph.types[name].strides for name in few})
+        if few and any(row_refusal(row, copied, opdef) is None for row in rows):
             return few
     return []  # copying helps nothing: selection reports why
 
 
 def _may_be_strided(node: Node, name: str, rows: tuple[Impl, ...]) -> bool:
     return any(all(operand in row.strided for operand in _operand_names(node, name)) for row in rows)
-
-
-def _as_if_copied(site: CallSite, names: list[str]) -> CallSite:
-    strides = list(site.strides)
-    for index, name in enumerate(site.node.operands):
-        tensor = site.operands[index]
-        if name in names and tensor is not None:
-            strides[index] = tensor.strides
-    return replace(site, strides=tuple(strides))

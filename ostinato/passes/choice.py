@@ -160,8 +160,9 @@ class Candidates:
             text = against.pop(last[0].name).text
             chosen = last[0], Verdict(Finding.VALIDATED, reason=f"nothing validated is left: {text}")
         for row in self.of(node.op):
-            if row not in allowed:
-                against[row.name] = self._disallowed(node, row) or _after(row, row)
+            rejection = None if row in allowed else self._disallowed(node, row)
+            if rejection is not None:
+                against[row.name] = rejection
         rejected = tuple(against[row.name] for row in self.of(node.op) if row.name in against)
         if chosen is None:
             return rejected
@@ -279,8 +280,7 @@ def _preferences(target: Target, policy: Policy) -> Iterator[tuple[SelectionPoli
     if policy.promotion is Promotion.NONE:
         return
     for preference in target.preferences:
-        gated = policy.promotion is Promotion.GATED
-        if not gated:
+        if policy.promotion is Promotion.ALL:
             yield preference, _TRUSTED
         elif target.evidence is None:
             yield preference, Verdict(Finding.MISSING, reason="there are no records of gates")
@@ -302,8 +302,9 @@ def _as_row_reads(row: Impl, site: CallSite) -> Iterator[CallSite]:
         for index, layouts in choices.items():
             tensor, layout = operands[index], layouts[min(turn, len(layouts) - 1)]
             if tensor is not None and layout != NATURAL:
-                operands[index] = tensor.with_layout(layout)
-                strides[index] = None if operands[index].is_packed else strides[index]  # type: ignore[union-attr]
+                laid_out = tensor.with_layout(layout)
+                operands[index] = laid_out
+                strides[index] = None if laid_out.is_packed else strides[index]
         yield replace(site, operands=tuple(operands), strides=tuple(strides))
 
 

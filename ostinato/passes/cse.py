@@ -7,14 +7,14 @@ later node overwrites, which need storage of their own. Two weights made of the 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ostinato.ir.graph import Graph, GraphInput, Node, Role
 from ostinato.ir.opdef import Effect
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
-from ostinato.passes.rewrite import overwritten_values, rebuilt
+from ostinato.passes.rewrite import overwritten_values, rebuilt, renamed_operands
 
 __all__ = ["Cse"]
 
@@ -36,12 +36,11 @@ class Cse:
         first: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for node in graph.nodes:
-            operands = tuple(name if name is None else renamed.get(name, name) for name in node.operands)
-            node = node if operands == node.operands else replace(node, operands=operands)
+            node = renamed_operands(node, renamed)
             if OP[node.op].effect is not Effect.PURE or any(value.name in apart for value in node.results):
                 kept.append(node)
                 continue
-            key = (node.op, operands, node.attrs, tuple(value.type for value in node.results), node.impl)
+            key = (node.op, node.operands, node.attrs, tuple(value.type for value in node.results), node.impl)
             earlier = first.setdefault(key, node)
             if earlier is node:
                 kept.append(node)

@@ -18,7 +18,7 @@ from ostinato.ir.types import TensorType
 from ostinato.passes.attention_islands import HEADS_SWAPPED
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import Names, infer, new_node, rebuilt, result_dtype
+from ostinato.passes.rewrite import Names, infer, new_node, rebuilt, result_dtype, sole_reader
 
 __all__ = ["FuseRopeBias"]
 
@@ -59,7 +59,7 @@ class _Rewriting:
         if heads is None or rope.name in self.graph.outputs:
             return
         projected = self.graph.producers.get(heads.operands[0] or "")
-        if projected is None or not self._read_once(projected, heads):
+        if projected is None or not sole_reader(self.graph, projected.name, heads):
             return
         split = self._without_bias(projected)
         users = self.graph.users.get(rope.name, ())
@@ -102,24 +102,16 @@ class _Rewriting:
     def _only(self, name: str | None, reader: Node, op: str) -> Node | None:
         """The node of that operator which makes a value that `reader` alone reads."""
         made = self.graph.producers.get(name or "")
-        return made if made is not None and made.op == op and self._read_once(made, reader) else None
-
-    def _read_once(self, node: Node, reader: Node) -> bool:
-        return node.name not in self.graph.outputs and self.graph.users.get(node.name) == (reader,)
+        return made if made is not None and made.op == op and sole_reader(self.graph, made.name, reader) else None
 
     def _takes_turned(self, node: Node, rope: Node) -> bool:
         """Whether a node has as good a row where it reads the rotation as a strided view."""
         if OP[node.op].is_view:
             return False
-        name = f"{rope.name}.turned"
-        types = {**self.types, name: self.types[rope.name]}
-        back = new_node("transpose", (name,), rope.results, {"order": HEADS_SWAPPED}, None)
-        batch, time, heads, width = self.types[rope.name].shape
-        axes = self.types[rope.name].axes
-        types[name] = replace(
-            self.types[rope.name], shape=(batch, heads, time, width), axes=tuple(axes[i] for i in HEADS_SWAPPED)
-        )
-        strided = self.levels.of(node, types, (back,))
+        name, order = f"{rope.name}.turned", {"order": HEADS_SWAPPED}
+        (turned,) = infer("transpose", (rope.name,), order, self.types)
+        back = new_node("transpose", (name,), rope.results, order, None)
+        strided = self.levels.of(node, {**self.types, name: turned}, (back,))
         return strided is not None and strided >= self._level(node)
 
     def _level(self, node: Node) -> Level:

@@ -25,6 +25,7 @@ __all__ = [
     "overwritten_values",
     "own_weight",
     "rebuilt",
+    "renamed_operands",
     "replace_nodes",
     "result_dtype",
     "sole_reader",
@@ -41,6 +42,12 @@ def rebuilt(graph: Graph, nodes: Sequence[Node], inputs: Sequence[GraphInput] | 
     if same and new_inputs == graph.inputs:
         return graph
     return Graph(graph.name, new_inputs, new_nodes, graph.outputs, graph.extents)
+
+
+def renamed_operands(node: Node, renamed: Mapping[str, str]) -> Node:
+    """The node with other values for those that are renamed; the same object where it reads none of them."""
+    operands = tuple(name if name is None else renamed.get(name, name) for name in node.operands)
+    return node if operands == node.operands else replace(node, operands=operands)
 
 
 def replace_nodes(graph: Graph, replaced: Mapping[str, Node | None], inputs: Mapping[str, GraphInput]) -> Graph:

@@ -7,7 +7,7 @@ the value is float32 and the cast is all that reads it; views in between change 
 from __future__ import annotations
 
 from collections import ChainMap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ostinato.ir.errors import OstinatoError
@@ -17,7 +17,7 @@ from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import infer, rebuilt, sole_reader, with_attr, with_types
+from ostinato.passes.rewrite import infer, rebuilt, renamed_operands, sole_reader, with_attr, with_types
 
 __all__ = ["SinkCasts"]
 
@@ -36,25 +36,15 @@ class SinkCasts:
     def apply(self, graph: Graph, target: Target) -> Graph:
         levels = Levels(graph, target, self.choice)
         replaced: dict[str, Node] = {}
-        renamed: dict[str | None, str] = {}
+        renamed: dict[str, str] = {}
         for node in graph.nodes:
             chain = _chain(graph, node) if node.op == "cast" and node.name not in graph.outputs else []
             sunk = _sunk(graph, chain, node)
             if sunk and levels.allow(sunk[0], (chain[0],), also=(node,)):
                 replaced.update((new.name, new) for new in sunk)
                 renamed[node.name] = node.operands[0] or ""
-        if not renamed:
-            return graph
-        nodes = [replaced.get(node.name, node) for node in graph.nodes if node.name not in renamed]
-        return rebuilt(
-            graph,
-            [
-                replace(node, operands=tuple(renamed.get(name, name) for name in node.operands))
-                if any(name in renamed for name in node.operands)
-                else node
-                for node in nodes
-            ],
-        )
+        nodes = (replaced.get(node.name, node) for node in graph.nodes if node.name not in renamed)
+        return rebuilt(graph, [renamed_operands(node, renamed) for node in nodes])
 
 
 def _chain(graph: Graph, cast: Node) -> list[Node]:

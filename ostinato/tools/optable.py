@@ -39,12 +39,12 @@ Shapes in brackets, `S` any leading axes. N tokens of a step, B batch, T sequenc
 F feed-forward, V vocabulary, P cache blocks, S slots of a block, W table width. A dtype attribute of `""` keeps the dtype of the first operand. Nothing is
 broadcast, cast or copied silently: whatever an operator does not list is an error. Tolerances compare with the float64 reference:
 |actual - reference| <= absolute + relative * |reference|; results in f16 and bf16 have one unit in the last place more.
+Block dtypes are {", ".join(dtype.value for dtype in DType if dtype in BLOCKS)}; a row of a weight fills whole blocks.
 
 A row is *equal to the reference* bit for bit, or *invariant* (the results of a row of numbers have the same bits whatever rows are beside it), or neither, and
 always within its bound: the second tables show its largest error there, with what it had to keep to (twice the error of a plain composition in the same
 precision, at least 4 units in the last place of the largest value, at most the tolerance). "not run" means that no record of that device ships; the row is then
 validated on the machine before it is used ([evidence.md](evidence.md)).
-Block dtypes are {", ".join(dtype.value for dtype in DType if dtype in BLOCKS)}; a row of a weight fills whole blocks.
 """
 
 # names for sets of dtypes that recur

@@ -66,11 +66,13 @@ def show_passes(report: PassesReport, console: Console) -> None:
 
 
 def dump_stages(found: PipelineReport, directory: Path) -> tuple[str, ...]:
-    """Writes the text after every stage into `directory` (made if need be), numbered in order, and returns the paths. Raises as `dump_program` does."""
-    return tuple(
-        write_text(directory / f"{number:02d}_{file_stem(stage.name)}.graph", stage.text or "")
-        for number, stage in enumerate(found.stages)
-    )
+    """Writes the text after every stage, which must have been kept, into `directory` (made if need be), numbered in order, and returns the paths. Raises as
+    `dump_program` does."""
+    files: list[str] = []
+    for number, stage in enumerate(found.stages):
+        assert stage.text is not None, "the passes ran with texts=True"
+        files.append(write_text(directory / f"{number:02d}_{file_stem(stage.name)}.graph", stage.text))
+    return tuple(files)
 
 
 def dump_program(program: Program, directory: Path) -> tuple[str, ...]:

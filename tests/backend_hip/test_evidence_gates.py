@@ -131,8 +131,17 @@ def test_what_is_no_evidence(changed: dict[str, Any], reason: str) -> None:
 
 def test_other_policies_and_validations_are_not_looked_at() -> None:
     validation = ValidationRecord.made(
-        environment=HERE, operator="add", row="hip", level="readable", signature="f32,f32->f32", sources={"row": "s"}, calls=1, seed=0, maximum_error=0.0, passed=True
-    )  # fmt: skip
+        environment=HERE,
+        operator="add",
+        row="hip",
+        level="readable",
+        signature="f32,f32->f32",
+        sources={"row": "s"},
+        calls=1,
+        seed=0,
+        maximum_error=0.0,
+        passed=True,
+    )
     verdict = judge(run("one", candidate="another"), run("two", candidate="another"), validation)
     assert (verdict.passed, verdict.evidence, verdict.unused) == (False, (), ())
 

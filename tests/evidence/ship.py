@@ -24,7 +24,7 @@ from ostinato.backend_hip.evidence.records import ValidationRecord, write_record
 from ostinato.backend_hip.evidence.survey import sample_sites, survey
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.open import open_hip
-from ostinato.ir.evidence import signature_class
+from ostinato.ir.signature import signature_class
 from tests.evidence.programs import BLOCKS, FLOATS, models, programs
 
 __all__ = ["ship"]

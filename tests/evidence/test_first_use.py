@@ -22,8 +22,9 @@ from ostinato.backend_hip.target import host_rows_target, host_target, named_tar
 from ostinato.compiler import Lowered
 from ostinato.ir.decision import Against
 from ostinato.ir.errors import BackendError, ConfigError
-from ostinato.ir.evidence import Finding, signature_class
+from ostinato.ir.evidence import Finding
 from ostinato.ir.ops import OP
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.views import ViewTable, call_site
 from tests.frontend.small_families import small_model

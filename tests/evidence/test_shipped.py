@@ -17,8 +17,9 @@ from ostinato.backend_hip.evidence.ledger import SHIPPED, Ledger, shipped_file, 
 from ostinato.backend_hip.evidence.records import ValidationRecord
 from ostinato.backend_hip.evidence.sources import file_hash
 from ostinato.backend_hip.target import host_rows_target
-from ostinato.ir.evidence import Finding, signature_class
+from ostinato.ir.evidence import Finding
 from ostinato.ir.ops import OP
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.views import ViewTable, call_site
 from tests.evidence.programs import BLOCKS, FLOATS, models, programs

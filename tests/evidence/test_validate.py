@@ -17,11 +17,12 @@ from ostinato.backend_hip.evidence.survey import sample_sites
 from ostinato.backend_hip.evidence.trials import trials
 from ostinato.backend_hip.evidence.validate import validate
 from ostinato.ir.errors import CapacityError
-from ostinato.ir.evidence import Exactness, signature_class
+from ostinato.ir.evidence import Exactness
 from ostinato.ir.graph import Attributes, Node, Value
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import normal
 from ostinato.ir.rounding import multiply, plain_arithmetic
+from ostinato.ir.signature import signature_class
 from ostinato.ir.step import KernelCall
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType

@@ -16,7 +16,8 @@ from ostinato.backend_hip.evidence.survey import sample_sites
 from ostinato.backend_hip.evidence.validate import validate
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.target import hip_target
-from ostinato.ir.evidence import Finding, signature_class
+from ostinato.ir.evidence import Finding
+from ostinato.ir.signature import signature_class
 from ostinato.ir.step import StepKind
 from ostinato.ir.version import VERSION
 from tests.backend_hip.gpu.machine import CACHE

@@ -18,6 +18,7 @@ from ostinato.extending import (
     CallSite,
     DType,
     Impl,
+    Level,
     OpDef,
     OperandSpec,
     Site,
@@ -146,6 +147,10 @@ def replaced(opdef: OpDef, name: str) -> OpDef:
         ({"operators": [3]}, "operators have 3, expected each to be a value of OpDef"),
         ({"rows": [ON_GPUS]}, "row bend@hip is of bend, which is no operator that runs"),
         ({"operators": [BEND], "rows": [ON_GPUS, ON_GPUS]}, "bend has a row hip already"),
+        (
+            {"operators": [BEND], "rows": [replace(ON_GPUS, level=Level.REFERENCE)]},
+            "row bend@hip is of level reference",
+        ),
         ({"kernels": {"mine/bend": "other"}}, "added with another text before"),
         ({"kernels": {"norm/norm": SOURCE}}, "is one of ours"),
         ({"kernels": {"bend": SOURCE}}, "'bend' is none"),

@@ -282,9 +282,7 @@ Reference = tuple[Array, ...]
     ],
 )
 def test_references_that_break_their_types_are_named(result: Any, message: str) -> None:
-    def reference(
-        operands: Sequence[Array | None], attrs: Mapping[str, Attr], types: Sequence[TensorType]
-    ) -> Any:
+    def reference(operands: Sequence[Array | None], attrs: Mapping[str, Attr], types: Sequence[TensorType]) -> Any:
         return result
 
     broken: Mapping[str, OpDef] = {"silu": replace(OP["silu"], reference=reference)}

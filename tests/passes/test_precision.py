@@ -13,10 +13,10 @@ from ostinato.backend_hip.target import host_target, named_target
 from ostinato.compiler import trace
 from ostinato.frontend.model import CacheShape
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.evidence import signature_class
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.ops import OP
 from ostinato.ir.precision import EVERY_PROJECTION, POLICIES, PrecisionPolicy, precision_policy, projection_kind
+from ostinato.ir.signature import signature_class
 from ostinato.ir.types import DType
 from ostinato.ir.views import call_site
 from ostinato.passes.precision import Precision

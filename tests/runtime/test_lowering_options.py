@@ -48,7 +48,10 @@ def test_levels_force_a_level(tiny_model: ost.Model, level: Any) -> None:
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
-    ({"rms_norm": "readable"}, r"host has no level 'readable' of rms_norm.*\n.*host \(tuned\), host_all_rows \(tuned\)"),
+    (
+        {"rms_norm": "readable"},
+        r"host has no level 'readable' of rms_norm.*\n.*host \(tuned\), host_all_rows \(tuned\)",
+    ),
     ({"linear": "vendor"}, r"host has no level 'vendor' of linear"),
     ({"linear": "fast"}, r"host has no row 'fast' of linear.*\n.*host \(tuned\), host_all_rows \(tuned\)"),
     ({"cross_entropy": "fast"}, r"host has no row 'fast' of cross_entropy"),

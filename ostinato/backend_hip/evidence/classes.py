@@ -15,10 +15,10 @@ import numpy as np
 from ostinato.backend_hip.evidence.calls import Call, counted_calls, node_of, own_strides, plain_calls, spread_strides
 from ostinato.backend_hip.evidence.samples import LARGE, in_other_shape, well_typed
 from ostinato.ir.errors import BoundsError, OstinatoError
-from ostinato.ir.evidence import signature_class
 from ostinato.ir.opdef import OpDef, Sample, SampleOperand
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import whole
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import TensorType
 from ostinato.ir.views import row_refusal

@@ -20,11 +20,12 @@ from ostinato.backend_hip.evidence.rows import RowDevice
 from ostinato.backend_hip.evidence.sources import source_of
 from ostinato.backend_hip.evidence.validate import prepare, validate
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.evidence import Evidence, Finding, Validations, Verdict, signature_class
+from ostinato.ir.evidence import Finding, Validations, Verdict
 from ostinato.ir.graph import Graph
 from ostinato.ir.ops import OP
 from ostinato.ir.selection_policy import Gated
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.signature import signature_class
+from ostinato.ir.target import CallSite, Evidence, Impl, Target
 from ostinato.ir.views import ViewTable, call_site
 
 __all__ = ["VALIDATE_VARIABLE", "VALIDATING", "FirstUse", "Progress", "lowered", "validation_option", "with_validation"]

@@ -18,10 +18,11 @@ from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.evidence.records import Environment, Record, ValidationRecord
 from ostinato.backend_hip.evidence.sources import current, source_of
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.evidence import Evidence, Finding, Verdict, signature_class
+from ostinato.ir.evidence import Finding, Verdict
 from ostinato.ir.selection_policy import Gated, PassOmission, SelectionPolicy
+from ostinato.ir.signature import signature_class
 from ostinato.ir.step import StepKind
-from ostinato.ir.target import CallSite, Impl, Level, Target
+from ostinato.ir.target import CallSite, Evidence, Impl, Level, Target
 
 __all__ = ["DeviceRecords", "Known", "OnTrust", "Optimist", "current_records", "informed", "stale_reason"]
 

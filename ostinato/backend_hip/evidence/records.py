@@ -92,7 +92,7 @@ class ValidationRecord(_Record):
     row: str
     level: LevelName
     signature: str
-    """The class of types (`ir.evidence.signature_class`)."""
+    """The class of types (`ir.signature.signature_class`)."""
     sources: dict[str, str]
     """Hashes of what was run by name (`sources.py`): each kernel's source with what it includes, and what the row declares."""
     calls: int = Field(ge=0)

@@ -13,8 +13,8 @@ from ostinato.backend_hip.evidence.rows import RowDevice
 from ostinato.backend_hip.evidence.samples import LARGE
 from ostinato.backend_hip.evidence.trials import trials
 from ostinato.backend_hip.evidence.validate import prepare, validated
-from ostinato.ir.evidence import signature_class
 from ostinato.ir.ops import OP
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl, Level
 
 __all__ = ["Advance", "dtypes_of", "sample_sites", "survey"]

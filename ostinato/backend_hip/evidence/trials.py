@@ -20,8 +20,8 @@ from ostinato.backend_hip.evidence.rows import exact_references, rounded, valid_
 from ostinato.backend_hip.evidence.samples import arrays_of
 from ostinato.ir.blocks import block_parts
 from ostinato.ir.errors import OstinatoError
-from ostinato.ir.evidence import signature_class
 from ostinato.ir.rounding import plain_arithmetic
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType
 

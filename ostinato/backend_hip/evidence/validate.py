@@ -29,7 +29,8 @@ from ostinato.backend_hip.evidence.rows import (
 from ostinato.backend_hip.evidence.sources import row_sources
 from ostinato.backend_hip.evidence.trials import PlainError, Trial, trial_calls, trials, ulp
 from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
-from ostinato.ir.evidence import Exactness, signature_class
+from ostinato.ir.evidence import Exactness
+from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, TensorType
 
@@ -78,6 +79,9 @@ def validated(
             reason = f"{error}; {trial.call}"[:_LONGEST_REASON]
             worst = error.figures if isinstance(error, _TooFar) else worst
             break
+        except Exception as error:  # a mistake in a row's own functions, or no memory: it says nothing of the kernel
+            error.add_note(f"while {row.identity} was validated")
+            raise
         if found is not None and found.used >= worst.used:
             worst = found
     return ValidationRecord.made(

@@ -175,7 +175,7 @@ def _samples_context(rng: np.random.Generator) -> Iterator[Sample]:
     yield valid(*_p_v((2, 4, 2, 17, 19, 32), named=True))
     for empty in ((0, 2, 1, 3, 3, 8), (2, 2, 1, 0, 3, 8), (2, 2, 1, 3, 0, 8), (1, 2, 1, 3, 3, 0)):
         yield valid(*_p_v(empty))
-    p, v = _p_v((2, 6, 2, 5, 5, 32))
+    p, _ = _p_v((2, 6, 2, 5, 5, 32))
     yield invalid(ShapeError, p, normal((2, 5, 4, 32)))
     yield invalid(ShapeError, p, normal((2, 4, 2, 32)))
     yield invalid(ShapeError, p, normal((1, 5, 2, 32)))
@@ -183,7 +183,6 @@ def _samples_context(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(DTypeError, p, normal((2, 5, 2, 32), DType.F16))
     yield invalid(LayoutError, normal((2, 6, 5, 5), axes="BHTS"), normal((2, 5, 2, 32), axes="BTGD"))
     yield invalid(LayoutError, normal((2, 5, 5, 5), axes="BHTS"), normal((2, 5, 5, 32), axes="BHSD"))
-    del v
 
 
 def _samples_repeat(rng: np.random.Generator) -> Iterator[Sample]:

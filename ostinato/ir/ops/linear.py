@@ -6,7 +6,7 @@ load program. A norm of x before the product (`gain`) and a sum behind it (`bias
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -133,19 +133,14 @@ def _reference_swiglu(call: Arrays) -> tuple[Array, ...]:
     return ((gate * sigmoid(gate) * up).astype(np.float32),)
 
 
-def _cost_linear(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(product_flops(operands, 4), nbytes(*operands, *results))
+def _cost(gain: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
+    """The cost of a product whose gain is that operand."""
 
+    def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
+        del attrs
+        return Cost(product_flops(operands, gain), nbytes(*operands, *results))
 
-def _cost_split(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(product_flops(operands, 3), nbytes(*operands, *results))
-
-
-def _cost_swiglu(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    return Cost(product_flops(operands, 2), nbytes(*operands, *results))
+    return cost
 
 
 KINDS = tuple(dtype for dtype in DType if dtype in WEIGHTS)
@@ -300,7 +295,7 @@ LINEAR = define(
     _samples_linear,
     TOLERANCE,
     attrs=(DTYPE_ATTR, AXIS, EPS),
-    cost=_cost_linear,
+    cost=_cost(gain=4),
     packed={"weight": "panel32"},
 )
 
@@ -314,7 +309,7 @@ LINEAR_SPLIT = define(
     _samples_split,
     TOLERANCE,
     attrs=(AttrSpec("sizes", tuple), DTYPE_ATTR, AttrSpec("axes", str, ""), EPS),
-    cost=_cost_split,
+    cost=_cost(gain=3),
     packed={"weight": "panel32"},
 )
 
@@ -328,7 +323,7 @@ LINEAR_SWIGLU = define(
     _samples_swiglu,
     TOLERANCE,
     attrs=(DTYPE_ATTR, AXIS, EPS),
-    cost=_cost_swiglu,
+    cost=_cost(gain=2),
     packed={"weight": "panel32_pair"},
 )
 

@@ -21,7 +21,7 @@ from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.vendor_record import solutions
 from ostinato.frontend.model import Model
 from ostinato.runtime.device import Device
-from ostinato.tools.console import Steps, many, size, table
+from ostinato.tools.console import Steps, fits, many, size, table
 from ostinato.tools.evidence.candidates import candidates_for, named
 from ostinato.tools.evidence.measure import Measurement, Setting
 from ostinato.tools.evidence.processes import Runner, fresh
@@ -89,10 +89,19 @@ def show_tuning(report: TuneReport, console: Console) -> None:
     place = f"{report.device}, {many(report.threads, 'thread')}" if report.threads else report.device
     title = f"{report.model}: {report.precision} on {place}, {many(report.pairs, 'pair')} of fresh processes"
     columns = ("candidate", "workload", "default", "its own", "faster", "outputs", "arena", "peak", "gate")
-    console.print(table(title, columns, (row for each in report.candidates for row in _rows(each))))
+    rows = [row for each in report.candidates for row in _rows(each)]
+    made = table(title, columns, rows)
+    if fits(made, console):
+        console.print(made)
+    else:
+        console.print(title, markup=False)
+        for row in rows:
+            said = (f"{column} {cell}" for column, cell in zip(columns[2:], row[2:], strict=True) if cell)
+            console.print(f"{row[0]} {row[1]}: {', '.join(said)}", markup=False)
     for each in report.candidates:
         if each.state in ("refused", "measured") and each.gate is not None:
-            verdict = "passed: balanced uses it here" if each.gate.passed else "; ".join(each.gate.reasons)
+            idle = dict.fromkeys(f"a run does not count, {why}" for _, why in each.gate.unused)
+            verdict = "passed: balanced uses it here" if each.gate.passed else "; ".join((*each.gate.reasons, *idle))
             console.print(f"{each.name}: {verdict}", markup=False)
     unchanged = [each.name for each in report.candidates if each.state == "no change"]
     if unchanged:
