@@ -14,14 +14,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from ostinato.backend_hip import _native
-from ostinato.backend_hip.evidence.trials import ulp
+from ostinato.backend_hip.evidence.trials import PLAIN_ERRORS, UNITS, ulp
 from ostinato.backend_hip.impls.hip.vendor import NO_BIAS, GemmParams
 from ostinato.backend_hip.vendor_scratch import Operands, block, extent, gemm_dtype
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["Oracle", "oracle"]
 
-_PLAIN_ERRORS, _UNITS, _ORDER = 2.0, 4.0, 2.0**-20
+_ORDER = 2.0**-20
 _GUARD = 256
 """Bytes behind the result and the workspace."""
 _GUARD_BYTE, _POISON = 0xA5, 0xFF
@@ -106,10 +106,10 @@ class Oracle:
             part = mine[batch, :, first:stop].astype(np.float64)
             exact, size = self._exact(batch, first, stop, np.float64)
             plain = np.abs(self._exact(batch, first, stop, np.float32)[0].astype(self._dtype.numpy) - exact)
-            floor = _UNITS * ulp(np.abs(exact).max(axis=0, keepdims=True), TensorType((1,), self._dtype))
+            floor = UNITS * ulp(np.abs(exact).max(axis=0, keepdims=True), TensorType((1,), self._dtype))
             floor = np.maximum(floor, _ORDER * size)
             off = np.abs(part - exact)
-            over = ~(off <= np.maximum(_PLAIN_ERRORS * plain.max(), floor))  # what is not a number is over
+            over = ~(off <= np.maximum(PLAIN_ERRORS * plain.max(), floor))  # what is not a number is over
             if over.any():
                 row, column = (int(i) for i in np.argwhere(over)[0])
                 place = f"d[{row},{first + column}]" + (f" of batch {batch}" if p.batches > 1 else "")
@@ -119,7 +119,7 @@ class Oracle:
             largest_floor = max(largest_floor, float(floor.max()))
         count = p.m * p.n * p.batches
         rms, plain_rms = math.sqrt(square / count), math.sqrt(plain_square / count)
-        if rms > max(_PLAIN_ERRORS * plain_rms, largest_floor):
+        if rms > max(PLAIN_ERRORS * plain_rms, largest_floor):
             return f"the error is {rms:.3g} in the root mean square, plainly composed {plain_rms:.3g}"
         return ""
 

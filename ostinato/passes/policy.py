@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -52,13 +52,12 @@ class Policy:
     preferences: tuple[SelectionPolicy, ...] = ()
 
     def __str__(self) -> str:
-        """The name, and what a policy made by hand prefers."""
-        own = "".join(f" {preference.identity}" for preference in self.preferences)
-        return f"{self.name}{own}" if POLICIES.get(self.name) == self or own else f"{self.name} {self._spelled()}"
-
-    def _spelled(self) -> str:
-        flags = [flag for flag in ("plainest", "one_row") if getattr(self, flag)]
-        return "/".join((self.exactness.name.lower(), *flags, self.promotion.value))
+        """The name, all that a policy of that name does not say, and what is preferred: policies that choose differently print differently."""
+        parts = [self.name]
+        if POLICIES.get(self.name) != replace(self, preferences=()):
+            flags = [flag for flag in ("plainest", "one_row") if getattr(self, flag)]
+            parts.append("/".join((self.exactness.name.lower(), *flags, self.promotion.value)))
+        return " ".join((*parts, *(preference.identity for preference in self.preferences)))
 
     def refusal(self, row: Impl, lowest: Level) -> str | None:
         """Why a row may not serve under this policy, on a device whose plainest level is `lowest`; None when it may."""

@@ -334,8 +334,10 @@ class _Examiner:
             if waits and earlier is not None and earlier.kind is StepKind.LAUNCH:
                 started.add(later.number)
                 continue
-            reason = "waits for nothing by itself" if not waits else f"comes after a {self.nodes[first].type}"
-            if waits and earlier is not None and earlier.kind is StepKind.GEMM:
+            reason = f"comes after a {self.nodes[first].type}"
+            if not waits:
+                reason = "waits for nothing by itself"
+            elif earlier is not None and earlier.kind is StepKind.GEMM:
                 reason = "comes after a kernel of the vendor's"
             self._say(12, f"starts early, but {reason}", step=later, node=second)
         if not started:

@@ -204,6 +204,17 @@ def test_never_takes_the_plainest_rows_and_validates_nothing(
     assert counted == []
 
 
+def test_never_makes_what_first_use_made_where_that_has_records(model: ost.Model, tmp_path: Path) -> None:
+    """Fusions pass through nodes that have none, and that nobody runs."""
+    device = HostDevice(threads=1, ledger=Ledger(tmp_path))
+    assert device.records is not None
+    device.records = DeviceRecords(device.records.environment, device.records.ledger, shipped=False)
+    first = lower(model, device.target)
+    never = lower(model, with_validation(device.target, "never"))
+    assert first.validations.classes > 0
+    assert (never.validations.classes, never.graph, never.decisions) == (0, first.graph, first.decisions)
+
+
 def test_first_use_is_switched_by_option_and_environment(
     model: ost.Model, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, counted: list[str]
 ) -> None:

@@ -18,7 +18,7 @@ from ostinato.ir.target import CallSite, Extents, Impl, Level, Target
 from ostinato.ir.views import call_site
 from ostinato.passes.choice import Candidates, RowChoice
 from ostinato.passes.pipeline import PipelineOptions
-from ostinato.passes.policy import BATCH_INVARIANT, FAST, STRICT, Policy, named_policy
+from ostinato.passes.policy import BATCH_INVARIANT, FAST, STRICT, Policy, Promotion, named_policy
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from tests.passes.graphs import Builder
 
@@ -231,7 +231,9 @@ def test_the_policy_is_part_of_a_plans_options() -> None:
     assert "strict" in report(target(), "strict").options["select_impl"]
     assert report(target()).options == report(target(), "balanced").options
     own = Policy("mine", preferences=(SelectionPolicy("p", "silu@plain", 2, 9),))
-    assert "mine p:silu@plain[2..9]" in report(target(), own).options["select_impl"]
+    assert "mine tolerance/gated p:silu@plain[2..9]" in report(target(), own).options["select_impl"]
+    texts = {str(replace(own, name="balanced", promotion=promotion)) for promotion in Promotion}
+    assert texts == {f"balanced{told} p:silu@plain[2..9]" for told in ("", " tolerance/none", " tolerance/all")}
 
 
 # selection policies

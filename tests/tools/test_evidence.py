@@ -212,6 +212,17 @@ def test_what_is_exported_can_be_read_elsewhere(ostinato: Run, ledger: Ledger, t
     assert only.records == 0
 
 
+def test_the_ledger_is_not_exported_onto_itself(ostinato: Run, ledger: Ledger, tmp_path: Path) -> None:
+    """What does not hold here would be lost."""
+    ledger.add(ALL)
+    before = ledger.path.read_bytes()
+    (tmp_path / "link").symlink_to(ledger.path)
+    for place in (ledger.path, tmp_path / "link"):
+        result = ostinato("evidence", "export", str(place))
+        assert (result.code, "is the ledger itself" in result.err) == (2, True)
+    assert ledger.path.read_bytes() == before
+
+
 def test_a_set_can_be_a_ledger(ledger: Ledger, tmp_path: Path, ostinato: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.add((GOOD,))
     ostinato("evidence", "export", str(tmp_path / "other" / "evidence.jsonl"))

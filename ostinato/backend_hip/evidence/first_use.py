@@ -2,7 +2,8 @@
 
 What a program would like is found by lowering it as if every row without a record were right; the rows that its nodes were then given are validated on the
 device, recorded in the user's ledger, and the program is lowered again with what came of it, until no node has a row without a record that counts. Where
-everything has one, that is a single lowering. `validate="never"` switches it off: rows without a record are then passed over for those that need none.
+everything has one, that is a single lowering. `validate="never"` switches it off: where not everything has one, rows without a record are then passed over for
+those that need none.
 """
 
 from __future__ import annotations
@@ -124,6 +125,10 @@ def lowered(run: Callable[[Target], L], target: Target) -> tuple[L, Target, Vali
     if isinstance(evidence, FirstUse) and not evidence.asked:
         target = with_validation(target, None)
         evidence = target.evidence
+    if isinstance(evidence, Known):  # what was fused on the way needs no record, if what came of it has one
+        made = run(replace(target, evidence=Optimist(evidence)))
+        if next(_wanted(made.graph, target, evidence), None) is None:
+            return made, target, Validations()
     if not isinstance(evidence, FirstUse):
         return run(target), target, Validations()
     evidence, done = evidence.now(), Validations()

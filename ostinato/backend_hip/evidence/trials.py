@@ -25,8 +25,10 @@ from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["PlainError", "Trial", "trial_calls", "trials", "ulp"]
+__all__ = ["PLAIN_ERRORS", "UNITS", "PlainError", "Trial", "trial_calls", "trials", "ulp"]
 
+PLAIN_ERRORS, UNITS = 2.0, 4.0
+"""What a value may be off: so many times the largest error of a plain composition, or so many units in the last place of the largest value of its row."""
 _ENOUGH = 256
 """Values of a result that say what a plain composition is good for, as a first estimate."""
 _MOST_DRAWS = 16

@@ -27,7 +27,7 @@ from ostinato.backend_hip.evidence.rows import (
     results_of,
 )
 from ostinato.backend_hip.evidence.sources import row_sources
-from ostinato.backend_hip.evidence.trials import PlainError, Trial, trial_calls, trials, ulp
+from ostinato.backend_hip.evidence.trials import PLAIN_ERRORS, UNITS, PlainError, Trial, trial_calls, trials, ulp
 from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.signature import signature_class
@@ -36,8 +36,6 @@ from ostinato.ir.types import Array, TensorType
 
 __all__ = ["Figures", "judge", "prepare", "validate", "validated"]
 
-_PLAIN_ERRORS = 2.0
-_UNITS = 4.0
 _LONGEST_REASON = 600
 
 
@@ -171,8 +169,8 @@ def _figures(name: str, tensor: TensorType, mine: Array, oracle: Array, plain: f
         off = np.where(finite, np.abs(found - wanted), 0.0)
     size = np.where(finite, np.abs(wanted), 0.0)
     largest = size.max(axis=-1, keepdims=True) if size.ndim else size
-    floor = _UNITS * ulp(largest, tensor)
-    bound = np.broadcast_to(np.maximum(_PLAIN_ERRORS * plain, floor), off.shape)
+    floor = UNITS * ulp(largest, tensor)
+    bound = np.broadcast_to(np.maximum(PLAIN_ERRORS * plain, floor), off.shape)
     used = np.where(np.isfinite(off), off, np.inf) / bound
     place = np.unravel_index(int(used.argmax()), used.shape)
     rms = math.sqrt(float(np.mean(off * off)))
@@ -185,7 +183,7 @@ def _figures(name: str, tensor: TensorType, mine: Array, oracle: Array, plain: f
             f"{name}{list(map(int, place))} is {off[place]:.3g} off, {figures.used:.3g} times what it may be: a plain composition is at most {plain:.3g} off",
             figures,
         )
-    if rms > max(_PLAIN_ERRORS * plain_rms, float(floor.max())):
+    if rms > max(PLAIN_ERRORS * plain_rms, float(floor.max())):
         raise _TooFar(
             f"{name} has an error of {rms:.3g} in the root mean square, plainly composed {plain_rms:.3g}", figures
         )

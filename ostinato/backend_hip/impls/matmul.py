@@ -25,7 +25,6 @@ __all__ = [
     "one_run",
     "part_accepts",
     "scores_product",
-    "stack_of",
     "stacked",
 ]
 
@@ -60,7 +59,7 @@ class Stack:
         return (self.entry, self.matrix, self.line)
 
 
-def stack_of(shape: Sequence[int], strides: Sequence[int]) -> Stack | None:
+def _stack_of(shape: Sequence[int], strides: Sequence[int]) -> Stack | None:
     """A tensor [..., rows, columns] as matrices; None where strides do not describe it so."""
     *lead, (rows, down), (columns, across) = zip(shape, strides, strict=True)
     entries, entry = lead[0] if lead else (1, 0)
@@ -92,7 +91,7 @@ def _seen(site: CallSite, index: int, order: Sequence[int] | None = None) -> Sta
     shape, strides = site.operand(index).static_shape, site.strides[index]
     assert strides is not None, "an activation is never packed"
     places = range(len(shape)) if order is None else order
-    return stack_of([shape[i] for i in places], [strides[i] for i in places])
+    return _stack_of([shape[i] for i in places], [strides[i] for i in places])
 
 
 def _turned(stack: Stack | None, turn: bool) -> Stack | None:
@@ -102,7 +101,7 @@ def _turned(stack: Stack | None, turn: bool) -> Stack | None:
 
 
 def _natural(tensor: TensorType) -> Stack:
-    found = stack_of(tensor.static_shape, tensor.strides)
+    found = _stack_of(tensor.static_shape, tensor.strides)
     assert found is not None, "results of products lie in their natural order"
     return found
 
@@ -140,7 +139,7 @@ def context_product(site: CallSite) -> Product | None:
     _, heads, queries, keys = site.operand(0).static_shape
     _, _, groups, width = site.operand(1).static_shape
     y, strides = site.results[0].static_shape, site.results[0].strides
-    to = stack_of([y[i] for i in _TOKEN_MAJOR], [strides[i] for i in _TOKEN_MAJOR])
+    to = _stack_of([y[i] for i in _TOKEN_MAJOR], [strides[i] for i in _TOKEN_MAJOR])
     assert to is not None, "results of products lie in their natural order"
     return Product(queries, keys, width, a, b, to, heads // groups)
 

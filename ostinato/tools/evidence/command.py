@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from ostinato.backend_hip.evidence.gates import PAIRS
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.vendor_screen import MOST_CANDIDATES
 from ostinato.compiler import open_device, open_model
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.evidence.measure import Setting
@@ -147,6 +149,10 @@ def export_command(
 
     Example: ostinato evidence export records.jsonl
     """
+    if os.path.realpath(file) == os.path.realpath(Ledger().path):
+        raise ConfigError(
+            f"{file} is the ledger itself", hint="records are taken out of it by `ostinato evidence prune`"
+        )
     need_writable(file)
     report = open_shelf(open_device(device), None).of_kind(kind).exported(file, pattern, everything=everything)
     emit_json(report) if as_json else show_export(report, output())

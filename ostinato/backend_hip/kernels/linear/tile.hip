@@ -82,7 +82,9 @@ DEVICE void linear_tile(const T* x, const T* weight, const f32* bias, const Y* r
         Sums sums[TILES];
         take_products<1, TILES, PARTS>(weights, last_output, x + row * columns, last_row, columns, sums);
         if (!join_parts<PARTS>(sums)) return;
+#pragma unroll
         for (int t = 0; t < TILES; ++t) {
+#pragma unroll
             for (int i = 0; i < SUMS; ++i) {
                 const int at = Sums::row(i), r = t * TILE + Sums::column(i);
                 if (at <= last_output && r <= last_row) results.put(row + r, output + at, sums[t].values[i]);
