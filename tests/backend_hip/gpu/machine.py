@@ -121,8 +121,9 @@ def machine(seed: int, request: pytest.FixtureRequest) -> Iterator[EmulatedGpu]:
     (fixtures of a test live until its end)."""
     found, expected = emulated_gpu(CACHE), empty_machine()
     if live(found) != expected:
+        # pytest keeps the frames of a test that failed, and with them what it made, until another test has begun
         for kept in ("last_type", "last_value", "last_exc", "last_traceback"):
-            vars(sys).pop(kept, None)  # the frames of a test that failed, which pytest keeps until another one has begun
+            vars(sys).pop(kept, None)
         gc.collect()
     assert live(found) == expected, f"left behind by {_previous[0]}"
     _previous[0] = request.node.nodeid
