@@ -45,6 +45,25 @@ def _as_trained(shape: tuple[int, int], dtype: DType) -> SampleOperand:
     return given(numbers.astype(dtype.numpy))
 
 
+def _whole_runs() -> Iterator[Sample]:
+    """Products whose rows are whole runs of 16 bytes, as libraries of vendors want them, with every epilogue."""
+    for dtype in (DType.F32, DType.BF16, DType.F16):
+        operands = normal((24, 64), dtype), normal((40, 64), dtype)
+        for bias in (None, normal((40,))):
+            yield valid(*operands, bias, dtype="f32")
+            yield valid(*operands, bias, normal((24, 40)), dtype="f32")
+        yield valid(*operands, None, normal((24, 40), dtype))
+
+
+def _two_parts() -> Iterator[Sample]:
+    """A few rows of x, with its norm inside and without, by a weight of two parts."""
+    for weight in (DType.F32, DType.BF16, DType.F16):
+        normed = normal((3, 64)), normal((96, 64), weight), None, normal((64,))
+        for result in ("f32", weight.value):
+            yield valid(*normed, sizes=(64, 32), eps=1e-6, dtype=result)
+            yield valid(normal((3, 64), weight), normal((96, 64), weight), sizes=(64, 32), dtype=result)
+
+
 LARGE: Mapping[str, tuple[Sample, ...]] = {
     "linear": (
         valid(normal((2, 64)), normal((16391, 64), DType.BF16), normal((16391,)), dtype="f32"),
@@ -56,7 +75,9 @@ LARGE: Mapping[str, tuple[Sample, ...]] = {
         valid(normal((50, 544), DType.BF16), normal((17, 544), DType.BF16)),
         valid(normal((8, 1536)), normal((31, 1536), DType.BF16), None, None, normal((1536,)), eps=1e-6),
         valid(normal((2, 16640), DType.BF16), normal((3, 16640), DType.BF16), None, normal((2, 3)), dtype="f32"),
+        *_whole_runs(),
     ),
+    "linear_split": tuple(_two_parts()),
     "linear_swiglu": (
         valid(normal((3, 8192), DType.BF16), _as_trained((6, 8192), DType.BF16), dtype="f32"),
         valid(normal((50, 160), DType.F16), normal((66, 160), DType.F16), dtype="f32"),

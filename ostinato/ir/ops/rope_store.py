@@ -286,6 +286,17 @@ def _samples_qkv(rng: np.random.Generator) -> Iterator[Sample]:
             yield valid(*operands, normal((8 * width,)), normal((100,)), heads=4, eps=1e-6)
             yield valid(*operands, None, normal((100,)), heads=4, eps=1e-6, dtype="f32")
             yield valid(*operands, normal((8 * width,)), heads=4)
+    for x, weight in (
+        (DType.F32, DType.F32),
+        (DType.F32, DType.BF16),
+        (DType.BF16, DType.BF16),
+        (DType.F16, DType.F16),
+    ):
+        places = _Places(rng, [(1, 6)], width=64, cache=weight)
+        operands = *places.joint(4, 64, x, weight), *places.operands
+        yield valid(*operands, heads=4, dtype="f32")
+        yield valid(*operands, normal((512,)), heads=4, dtype="f32")
+        yield valid(*operands, normal((512,)), normal((64,)), heads=4, eps=1e-6, dtype="f32")
     places = _Places(rng, _forty(), cache=DType.BF16, size=32, named=True)
     operands = *places.joint(4, 64, DType.BF16, DType.BF16), *places.operands
     yield valid(*operands, None, normal((64,), axes="C"), heads=4, eps=1e-6)
