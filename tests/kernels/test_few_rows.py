@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ostinato.backend_hip.evidence.calls import Call, calls
+from ostinato.backend_hip.evidence.calls import Call, calls, refusal
 from ostinato.backend_hip.evidence.rows import results_of
 from ostinato.backend_hip.evidence.samples import arrays_of
 from ostinato.backend_hip.impls.hip import HIP_ROWS
@@ -58,12 +58,7 @@ def attention(rows: int) -> Sample:
     ("op", "name", "cut", "counts"),
     [
         ("linear", "hip_few_rows", linear(896, gain=True), (1, 3, 8)),
-        (
-            "linear",
-            "hip_few_rows",
-            linear(4864, gain=False),
-            (1, 3, 8),
-        ),  # several groups of lanes an output; x of 4 rows and more has no room
+        ("linear", "hip_few_rows", linear(4864, gain=False), (1, 2)),  # several groups of lanes an output
         ("attention_packed", "hip_split", attention, (1, 4)),
     ],
 )
@@ -82,6 +77,13 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(
 def _first(array: Array | None, rows: int, most: int) -> Array | None:
     """The part of an operand that belongs to the first rows; weights, caches and tables have another extent, and are whole."""
     return array if array is None or array.shape[0] != most else np.ascontiguousarray(array[:rows])
+
+
+def test_rows_of_x_that_a_block_has_no_memory_for_are_refused() -> None:
+    row = next(row for row in HIP_ROWS if row.identity == "linear@hip_few_rows")
+    cut = linear(4864, gain=False)
+    assert refusal(row, cut(2)) is None
+    assert "4 rows of x must fit 40 KiB of a block's memory, found 76 KiB" in str(refusal(row, cut(3)))
 
 
 def test_weights_may_lie_at_any_address(rng: np.random.Generator) -> None:

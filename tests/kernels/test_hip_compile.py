@@ -29,6 +29,7 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "concat": {"sm_80": 128, "sm_90": 128},
     "few_rows": {"sm_80": 64, "sm_90": 64, "gfx90a": 172, "gfx942": 196},
     "linear_swiglu": {"sm_90": 32},
+    "linear_tile": {"gfx1100": 504},
     "linear_tile_swiglu": {"gfx1100": 64},
     "many_rows": {"sm_80": 80},
     "many_rows_swiglu": {"sm_80": 24, "sm_90": 24},

@@ -29,6 +29,8 @@ _STEPS = 8
 """Runs of 16 bytes that a lane takes of a row of the weight at most."""
 _MOST_ROOM = 40
 """KiB of shared memory for x at most: every device has 48."""
+_UNSTAGED = 2
+"""Rows of x that a kernel takes from where they lie if need be: with more of them it runs out of registers."""
 _MOST_THREADS = 512
 """Of a block, for rows of the weight that fewer are too short for."""
 _BLOCKS = 132
@@ -73,8 +75,8 @@ class _Form(NamedTuple):
 
 def _form(site: CallSite, function: str, pairs: int) -> tuple[_Form, int]:
     """And the blocks of its launch."""
-    first, inner, columns = rows_of(site.operand(0))
-    rows = next(count for count in _ROWS if count >= first * inner)
+    columns = rows_of(site.operand(0))[2]
+    room, rows = _room(site)
     runs = -(-columns // (_LANES * _unit(site)))
     split = 1
     while runs > split * _STEPS:
@@ -86,7 +88,6 @@ def _form(site: CallSite, function: str, pairs: int) -> tuple[_Form, int]:
     else:
         many = function == "few_rows" and 2 * pairs >= _HEAD
         cut = _CUTS["head" if many else function][steps > _SHORT]
-    room = -(-rows * columns * 4 // 1024)
     normed = int(site.real("eps") > 0.0)  # exactly where there is a gain
     form = _Form(rows, steps, split, room if room <= _MOST_ROOM else 0, normed, cut.threads)
     return form, max(1, min(cut.turns * _BLOCKS, pairs))
@@ -106,7 +107,17 @@ def _whole_runs(site: CallSite) -> str | None:
     most = _MOST_THREADS * unit * _STEPS
     if columns % unit or not 0 < columns <= most:
         return f"weight columns must be a multiple of {unit} and at most {most}, found {columns}"
+    room, rows = _room(site)
+    if rows > _UNSTAGED and room > _MOST_ROOM:
+        return f"{rows} rows of x must fit {_MOST_ROOM} KiB of a block's memory, found {room} KiB"
     return None
+
+
+def _room(site: CallSite) -> tuple[int, int]:
+    """KiB of x in f32 with the rows that a kernel is made for, and these rows."""
+    first, inner, columns = rows_of(site.operand(0))
+    rows = next((count for count in _ROWS if count >= first * inner), first * inner)
+    return -(-rows * columns * 4 // 1024), rows
 
 
 def _pairs(site: CallSite) -> int:
