@@ -20,7 +20,7 @@ from ostinato.runtime.options import Route
 from tests.frontend.small_families import SMALL_DECODERS, small_model
 
 BUCKETS = {"decode": {"N": 1, "R": 1}, "prefill": {"N": 16, "R": 1}}
-SMALLER = {"qwen3", "gemma3"}
+SMALLER = {"gemma3"}
 """Families of which a searched order needs less: it makes the rotary tables where they are first read."""
 
 
