@@ -68,7 +68,7 @@ def test_no_reader_of_a_position_runs_behind_its_update(decode: Planned) -> None
         if any(operand is not None and operand.value in CARRIED for operand in step.operands)
     ]
     kernels = {entry.steps[position].kernel for position in readers}
-    assert {"kv_store", "attention_packed", "penalize", "sample"} < kernels
+    assert {"qkv_rope_store_f32", "attention_packed", "penalize", "sample"} < kernels
     for position in readers:
         steps = [*entry.steps[:position], *entry.steps[position + 1 : at + 1], entry.steps[position]]
         steps += entry.steps[at + 1 :]

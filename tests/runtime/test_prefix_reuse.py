@@ -31,6 +31,15 @@ def same(output: ost.RequestOutput, expected: ost.RequestOutput) -> bool:
     return dataclasses.replace(output, num_cached_tokens=expected.num_cached_tokens) == expected
 
 
+def alike(output: ost.RequestOutput, expected: ost.RequestOutput) -> bool:
+    """The same tokens at log probabilities that differ by rounding: sums of numpy may depend on how many rows there are."""
+    assert output.logprobs is not None
+    assert expected.logprobs is not None
+    places = zip(output.logprobs, expected.logprobs, strict=True)
+    near = all(abs(mine[token].logprob - theirs[token].logprob) < 1e-4 for mine, theirs in places for token in theirs)
+    return near and output.token_ids == expected.token_ids
+
+
 def run(llm: ost.LLM, prompt: Sequence[int]) -> ost.RequestOutput:
     (output,) = llm.generate([list(prompt)], PARAMS)
     return output
@@ -43,7 +52,7 @@ def test_turns_of_a_conversation_compute_only_what_is_new(tiny_model: ost.Model,
     known = 0
     for turn in range(4):
         output, expected = run(llm, prompt), run(without, prompt)
-        assert same(output, expected)
+        assert (alike if mode == "reference" else same)(output, expected)
         assert output.num_cached_tokens == known
         assert expected.num_cached_tokens == 0
         known = len(prompt) + len(output.token_ids) - 1  # the last token made was never computed

@@ -92,11 +92,11 @@ def test_equal_nodes_that_read_otherwise_are_no_repeat() -> None:
 
 def test_a_model_is_drawn_as_one_layer(lowered: Lowered) -> None:
     repeats = find_repeats(lowered.graph)
-    assert [repeat.count for repeat in repeats] == [29]
+    assert [repeat.count for repeat in repeats] == [30]
     assert len(lowered.graph.nodes) - repeats[0].hidden < 40
     text = graph_to_dot(lowered.graph)
-    assert "29 times" in text
-    assert text.count("attention_packed @ host") == 2  # the repeated layer and the last one
+    assert "30 times" in text
+    assert text.count("attention_packed @ host") == 1  # all layers are one
 
 
 @pytest.mark.parametrize("graph", [chain(2_000), stack(80), stack(700)], ids=["chain 2000", "80 layers", "5600 nodes"])
@@ -117,7 +117,7 @@ def test_dot_accepts_the_text(lowered: Lowered) -> None:
     picture = render(graph_to_dot(lowered.graph))
     root = ElementTree.fromstring(picture)
     titles = [node.findtext(f"{SVG}title") for node in root.iter(f"{SVG}g")]
-    assert sum(title is not None and title.isdigit() for title in titles) > 20
+    assert sum(title is not None and title.isdigit() for title in titles) > 10
     print(f"rendered in {time.perf_counter() - begin:.2f} s")
 
 
