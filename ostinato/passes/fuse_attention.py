@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
 from ostinato.ir.graph import Graph, Node, Value
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
@@ -69,7 +69,7 @@ class _Rewriting:
             draft = _Draft(self, island)
             try:
                 form(island, draft)
-            except (_Refused, OstinatoError):  # a type rule that says no: names of axes, dtypes
+            except (_Refused, ShapeError, DTypeError, LayoutError):  # a type rule says no
                 continue
             self.replaced.update(draft.replaced)
             return
