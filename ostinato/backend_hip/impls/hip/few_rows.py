@@ -98,8 +98,8 @@ def _unit(site: CallSite) -> int:
     return 16 // site.operand(1).dtype.block_bytes
 
 
-def _whole_runs(site: CallSite) -> str | None:
-    """Rows of a float weight that are whole runs of 16 bytes, not too long for a block."""
+def _fits_block(site: CallSite) -> str | None:
+    """Rows of a float weight that are whole runs of 16 bytes, not too long for a block, and rows of x that it has memory for."""
     columns = rows_of(site.operand(0))[2]
     if reason := need_dtype("weight", site.operand(1), FLOATS):
         return reason
@@ -160,7 +160,7 @@ def _row(
         operands,
         kernel,
         params,
-        all_of(accepts, _whole_runs),
+        all_of(accepts, _fits_block),
         launch=launch,
         extents=Extents(rows=(0, FEW_ROWS)),
         exactness=Exactness.ROW_INVARIANT,
