@@ -16,8 +16,9 @@ from typing import Protocol, TypeGuard
 import numpy as np
 
 from ostinato.ir.checks import shown
+from ostinato.ir.derivative import Derivative
 from ostinato.ir.errors import ConfigError, OstinatoError
-from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.types import Array, Attr, DType, TensorType
 
 __all__ = [
     "Attr",
@@ -37,7 +38,6 @@ __all__ = [
     "rows_of_first",
 ]
 
-Attr = int | float | bool | str | tuple[int, ...]
 OperandTypes = Sequence[TensorType | None]
 """Types of a node's operands in schema order; None for an absent optional operand."""
 
@@ -200,7 +200,8 @@ class OpDef:
     found. Aliasing is declared here and nothing else aliases: with a `view` rule, result 0 lies in the bytes of its operand; `must_alias` lists (result,
     operand) pairs that are the same bytes, and such an operand has no later reader; where it is optional, it is absent together with its result, which is
     among the last ones. `extent` names the operand or result whose leading axis counts the rows of work (the first result if empty). `sizes` says how many rows
-    a call has, and of how many sequences. `cost` counts bytes alone unless given. `derivative` is reserved for training.
+    a call has, and of how many sequences. `cost` counts bytes alone unless given. `derivative` makes the nodes of its operands' gradients; None
+    where operands have none that could be wanted (integers, tables).
     """
 
     name: str
@@ -218,7 +219,7 @@ class OpDef:
     extent: str = ""
     sizes: Callable[[OperandTypes], Sizes] = rows_of_first
     cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost] = _bytes_only
-    derivative: None = None
+    derivative: Derivative | None = None
 
     def attributes(self, given: Mapping[str, Attr]) -> dict[str, Attr]:
         """All attributes in schema order; see `complete_attributes`."""

@@ -24,6 +24,7 @@ __all__ = [
     "PACKED_LAYOUTS",
     "PANEL",
     "Array",
+    "Attr",
     "DType",
     "Dim",
     "Extent",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+Attr = int | float | bool | str | tuple[int, ...]
+"""The value of a node's attribute."""
 
 MAX_ELEMENTS = 2**62
 PANEL = 32

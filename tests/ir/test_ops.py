@@ -74,7 +74,6 @@ def test_schema_is_complete(op: OpDef, rng: np.random.Generator) -> None:
     assert without == sorted(without), "results of optional operands come last"
     assert not any(without) or [result for result, _ in op.must_alias] == list(range(len(op.results)))
     assert not op.extent or op.extent in names
-    assert op.derivative is None
     assert all(spec.default is None or type(spec.default) is spec.type for spec in op.attrs)
     if op.view is not None:
         assert op.effect is Effect.PURE

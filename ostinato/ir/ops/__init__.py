@@ -8,7 +8,6 @@ Families, a file each: projections by weights (`linear`) and products of activat
 `movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Room is kept for those to come, each a new file:
 - random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
 - collectives: `Effect.ORDERED`, with the group as an attribute;
-- in-place updates of training: an `accumulate_into` beside `must_alias`, and derivative rules in `OpDef.derivative` (None until then).
 """
 
 from __future__ import annotations

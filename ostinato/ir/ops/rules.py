@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ostinato.ir.derivative import Derivative
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, OstinatoError, ShapeError
 from ostinato.ir.opdef import (
     Attr,
@@ -164,6 +165,7 @@ def define(
     sizes: Callable[[OperandTypes], Sizes] = rows_of_first,
     cost: Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost],
     packed: Mapping[str, str] | None = None,
+    derivative: Derivative | None = None,
 ) -> OpDef:
     """An `OpDef` whose rule and reference are guarded by the schema. `packed` names the packed layout that an operand may have besides an unpacked one."""
     allowed_packed = dict(packed or {})
@@ -194,6 +196,7 @@ def define(
         extent=extent,
         sizes=sizes,
         cost=cost,
+        derivative=derivative,
     )
 
 
