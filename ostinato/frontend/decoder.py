@@ -34,7 +34,10 @@ _ROUNDED = {DType.BF16: ml_dtypes.bfloat16, DType.F16: np.float16}
 
 
 def decoder(m: ModelInputs, layer: Layer) -> Tensor:
-    """Logits [..., V] of the tokens that `m.select` keeps. Raises `ConfigError` for a configuration without a rotary embedding."""
+    """What `m.head` makes of the logits [..., V] of the tokens that `m.select` keeps: they themselves unless it is told otherwise.
+
+    Raises `ConfigError` for a configuration without a rotary embedding.
+    """
     c = m.config
     embed = m.weights.matrix(EMBEDDING, (c.vocab_size, c.hidden_size), ("V", "C"))
     rotation_of = _rotations(m)
@@ -42,25 +45,30 @@ def decoder(m: ModelInputs, layer: Layer) -> Tensor:
     x = F.embedding(m.ids, embed, name="embed")
     if c.embedding_scale != 1.0:
         x = F.scale(x, _rounded(c.embedding_scale, embed.dtype), name="embed_scaled")
+    x = m.dropout(x)
     for number in range(c.num_layers):
         with m.builder.scope(f"layers.{number}"):
             x = layer(m, number, x, rotation_of(number))
 
     x = rms_norm(m, "model.norm", m.select(x), name="norm")
     head = embed if c.tie_word_embeddings else m.weights.matrix(HEAD, (c.vocab_size, c.hidden_size), ("V", "C"))
-    if not c.logit_soft_cap:
-        return F.linear(x, head, axis="V", name="logits")
-    bounded = F.tanh(F.scale(F.linear(x, head, axis="V", name="scores"), 1 / c.logit_soft_cap), name="bounded")
-    return F.scale(bounded, c.logit_soft_cap, name="logits")
+
+    def logits(x: Tensor) -> Tensor:
+        if not c.logit_soft_cap:
+            return F.linear(x, head, axis="V", name="logits")
+        bounded = F.tanh(F.scale(F.linear(x, head, axis="V", name="scores"), 1 / c.logit_soft_cap), name="bounded")
+        return F.scale(bounded, c.logit_soft_cap, name="logits")
+
+    return m.head(x, logits)
 
 
 def pre_norm(m: ModelInputs, layer: int, x: Tensor, rotation: Rotation, project: Project) -> Tensor:
     """A layer that normalises what goes into attention and into the feed-forward part, and adds what comes out."""
     prefix = f"model.layers.{layer}"
     normed = rms_norm(m, f"{prefix}.input_layernorm", x, name="attn_norm")
-    x = x + attention(m, layer, normed, rotation, project)
+    x = x + m.dropout(attention(m, layer, normed, rotation, project))
     normed = rms_norm(m, f"{prefix}.post_attention_layernorm", x, name="ffn_norm")
-    return x + feed_forward(m, layer, normed, project)
+    return x + m.dropout(feed_forward(m, layer, normed, project))
 
 
 def attention(m: ModelInputs, layer: int, x: Tensor, rotation: Rotation, project: Project) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "causal_softmax",
     "concat",
     "contiguous",
+    "dropout",
     "embedding",
     "fill",
     "gather_rows",
@@ -44,9 +45,12 @@ __all__ = [
     "rotary_table_longrope",
     "sample",
     "scale",
+    "slice_",
     "softmax",
     "swiglu",
     "tanh",
+    "target_mean",
+    "token_cross_entropy",
     "transpose",
 ]
 
@@ -223,6 +227,32 @@ def contiguous(x: Tensor, *, name: str | None = None) -> Tensor:
 def transpose(x: Tensor, order: Sequence[int], *, name: str | None = None) -> Tensor:
     """View with the dimensions in another order, all of them named once, counted from 0."""
     return x.builder.apply("transpose", (x,), {"order": tuple(order)}, name)
+
+
+def slice_(x: Tensor, axis: int, start: int, stop: int, *, step: int = 1, name: str | None = None) -> Tensor:
+    """View of the entries start, start + step, ... before stop along `axis`, counted from 0."""
+    return x.builder.apply("slice", (x,), {"axis": axis, "start": start, "stop": stop, "step": step}, name)
+
+
+def dropout(
+    x: Tensor, seed: Tensor, counter: Tensor, *, rate: float, stream: int = 0, name: str | None = None
+) -> Tensor:
+    """x with a share `rate` of its elements zero and the others divided by 1 - rate (Srivastava et al. 2014).
+
+    Which ones is a pure function of int64 `seed` [1], int32 `counter` [1], `stream` and the element's number.
+    """
+    return x.builder.apply("dropout", (x, seed, counter), {"rate": rate, "stream": stream}, name)
+
+
+def token_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """logsumexp(logits) - logits[target] of every row of logits S + [V], 0 where the int32 target is -100, and the logsumexp: both of shape S."""
+    loss, log_sum = logits.builder.apply_many("token_cross_entropy", (logits, target), None, ("losses", "log_sum"))
+    return loss, log_sum
+
+
+def target_mean(x: Tensor, target: Tensor, *, name: str | None = None) -> Tensor:
+    """The mean of x over the places whose int32 target is not -100: a scalar."""
+    return x.builder.apply("target_mean", (x, target), None, name)
 
 
 def attention_causal(

@@ -7,7 +7,7 @@ weights come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
@@ -19,7 +19,11 @@ from ostinato.ir.errors import DTypeError, LifecycleError, WeightsError
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.weights import WeightPart
 
-__all__ = ["Attend", "ModelFunction", "ModelInputs", "Weights"]
+__all__ = ["Attend", "ModelFunction", "ModelInputs", "Project", "Weights"]
+
+
+Project = Callable[[Tensor], Tensor]
+"""From one tensor to another, a token at a time."""
 
 
 class Attend(Protocol):
@@ -108,7 +112,8 @@ class ModelInputs:
 
     `ids` and `position` are int32 of the same leading shape ([B,T] or [N]), and so is `rotary_length` where the configuration's rotary embedding depends on
     one: how many tokens the token's sequence has at that time. `select` reduces the last hidden state [..., C] to the rows whose logits are wanted (the
-    identity for all of them).
+    identity for all of them). `head` is given those, normalised, and the function that makes logits of them; what it returns is what the family returns.
+    `dropout` is applied to what is added to the residual stream; outside of training it is the identity.
     """
 
     builder: GraphBuilder
@@ -119,6 +124,8 @@ class ModelInputs:
     attend: Attend
     select: Callable[[Tensor], Tensor]
     rotary_length: Tensor | None = None
+    head: Callable[[Tensor, Project], Tensor] = field(default=lambda x, logits: logits(x))
+    dropout: Project = field(default=lambda x: x)
 
     def rotary_tables(self, rotary: Rotary, name: str = "") -> tuple[Tensor, Tensor]:
         """Cosine and sine, float32 position + [width / 2], of the tokens' angles; `name` tells the constants of two embeddings apart.
@@ -159,4 +166,4 @@ class ModelInputs:
 
 
 ModelFunction = Callable[[ModelInputs], Tensor]
-"""A family: ModelInputs -> logits [..., V]."""
+"""A family: ModelInputs -> logits [..., V], or what `ModelInputs.head` makes of them."""

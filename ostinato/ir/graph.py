@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class Role(enum.Enum):
-    """Who owns an input and whether it changes. `PARAMETER` (updated in training) is reserved."""
+    """Who owns an input and whether it changes. A weight is frozen; a parameter comes from the checkpoint too, and training updates it in place."""
 
     INPUT = "input"
     WEIGHT = "weight"

@@ -11,13 +11,14 @@ V08  Axis names and layouts of the operands agree (H is not T, however equal the
 V09  Stated result types are the ones that the operator's rule gives: number, shape, dtype, axis names.
 V10  A view can be described by strides in the storage it looks into.
 V11  Bytes that a must-alias result took over have no later reader: no node, no view, no output.
-V12  A must-aliased operand is a `state`, `parameter` or carried input or an earlier alias of one, is aliased once, and has the type of its result.
+V12  A must-aliased operand is a `state`, `parameter` or carried input, an earlier alias of one, or bytes that a node made (or a view of all of them that
+     lies without gaps); it is aliased once, and has the type of its result.
 V13  A node with effect `state` reads `state` inputs only through operands that it aliases.
 V14  Outputs are values of the graph.
 V15  An extent names a capital letter once and an `input` of type i32[1] that is not carried.
 V16  Parts stand on weights and parameters and cover their rows exactly, with a known transform.
 V17  Constants, and nothing else, carry data; they match the type.
-V18  Layouts are possible: packed ones on two-dimensional weights, permuted ones on plain dtypes, a view result in its logical order.
+V18  Layouts are possible: packed ones on two-dimensional weights, permuted ones on plain dtypes, a view result in its logical order, a parameter's too.
 V19  Block dtypes stand on weights only, with whole blocks along the last axis.
 V20  A dimension has one pair of bounds, an upper one among them; from phase `bound` on nothing is symbolic.
 V21  From phase `laid_out` on every value has a layout.
@@ -303,9 +304,9 @@ class _Walk:
 
     def _take_over(self, statement: int, node: Node, name: str, result: str, tensor: TensorType) -> None:
         out, base = self.out, self.views[name].base
-        if name not in self.mutable:
-            expected = "a state, parameter or carried input, or an earlier alias of one"
-            hint = "only bytes that the caller owns and gives away are overwritten"
+        if name not in self.mutable and not self._is_made(name):
+            expected = "a state, parameter or carried input, an earlier alias of one, or all bytes of what a node made"
+            hint = "only bytes that the caller owns and gives away, or that nobody else has, are overwritten"
             out.report("V12", statement, f"{node.op} overwrites %{name}", expected, f"%{name}", hint)
         elif self._is_stale(name):
             out.report("V12", statement, f"%{name} is aliased a second time", f"%{self.takers[base]}", f"%{name}")
@@ -315,6 +316,12 @@ class _Walk:
         self.takeovers[base] = self.takeovers.get(base, 0) + 1
         self.takers[base] = result
         self.mutable.add(result)
+
+    def _is_made(self, name: str) -> bool:
+        """Whether the value is all of what a node of the graph made, in the order in which that lies."""
+        view = self.views[name]
+        whole = not view.offset and self.types[name].elements == self.types[view.base].elements
+        return view.base not in self.roles and (name == view.base or (view.contiguous and whole))
 
     # gates
 

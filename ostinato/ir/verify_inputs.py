@@ -25,7 +25,7 @@ def check_input(out: Diagnostics, statement: int, item: GraphInput) -> None:
         message = f"{item.role.value} %{name} is carried"
         out.report("V24", statement, message, hint="only an input is: what else is updated is state or a parameter")
     if tensor.is_packed:
-        _check_packed(out, statement, name, tensor, is_weight)
+        _check_packed(out, statement, name, tensor, item.role is Role.WEIGHT)
     if tensor.dtype.is_block:
         _check_block(out, statement, name, tensor, item.role is Role.WEIGHT)
 

@@ -217,7 +217,7 @@ def _check_interface(name: str, before: Graph, after: Graph) -> None:
     if expected != found:
         lost, new = sorted(expected - found), sorted(found - expected)
         raise VerificationError(
-            f"after pass {name}: interface: inputs, state and outputs of @{before.name} are what its caller knows; "
+            f"after pass {name}: interface: inputs, state, parameters and outputs of @{before.name} are what its caller knows; "
             f"expected {', '.join(lost) or 'no more'}, found {', '.join(new) or 'nothing in place of it'}",
             hint="keep their names, shapes and dtypes; weights and constants may change",
         )
@@ -228,7 +228,7 @@ def _interface(graph: Graph) -> set[str]:
     inputs = [
         f"{'carried ' if item.carried else ''}{item.role.value} %{item.value.name}: {plain(item.value.type)}"
         for item in graph.inputs
-        if item.role in (Role.INPUT, Role.STATE)
+        if item.role in (Role.INPUT, Role.STATE, Role.PARAMETER)
     ]
     outputs = [
         f"output {index} %{name}" + (f": {plain(graph.types[name])}" if name in graph.types else "")

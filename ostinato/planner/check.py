@@ -10,10 +10,10 @@ checker's own):
 - each read finds its own value, whole; what it claims to be early was not written in this run;
 - a launch that starts early does so by its row, and what that reads ahead of the step before is early;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
-- outside the arena only outputs (in `io`) and must-alias updates (of `state`, and of inputs that are carried) are written; inputs are bound apart from outputs;
+- outside the arena only outputs (in `io`) and must-alias updates (of state, of parameters, and of inputs that are carried) are written; inputs are bound apart from outputs;
 - steps that touch the same byte, one of them writing, are ordered by their lane or by signals and waits (vector clocks), so that the replay in list order
   stands for every interleaving. Events are signalled once and above their waits (steps are submitted in list order), hence waits never form a cycle;
-- ordered effects keep the graph's order; at the end outputs, state and inputs hold exactly the graph's values.
+- ordered effects keep the graph's order; at the end outputs, state, parameters and inputs hold exactly the graph's values.
 
 Every violation found is listed in one `PlanError`. A plan that is not proven is not run.
 """
@@ -225,11 +225,12 @@ class _EntryChecker:
         self.carried = [binding.range for binding in entry.inputs if binding.name in carried]
 
     def _bind_shared(self) -> None:
-        """Weights, state and constants of the program; those of the graph must be among them."""
+        """Weights, parameters, state and constants of the program; those of the graph must be among them."""
         weights = {slot.name: (slot.type, slot.parts) for slot in self.program.weights}
+        parameters = {slot.name: (slot.type, slot.parts) for slot in self.program.parameters}
         state = {binding.name: binding.type for binding in self.program.state}
         constants = {(str(slot.type), slot.data): f"constant {slot.name}" for slot in self.program.constants}
-        for slot in self.program.weights:
+        for slot in (*self.program.weights, *self.program.parameters):
             self._hold(slot.name, slot.range)
         for binding in self.program.state:
             self._hold(binding.name, binding.range)
@@ -240,6 +241,8 @@ class _EntryChecker:
             known = item.role is Role.INPUT
             if item.role is Role.WEIGHT:
                 known = weights.get(name) == (tensor, item.parts)
+            elif item.role is Role.PARAMETER:
+                known = parameters.get(name) == (tensor, item.parts)
             elif item.role is Role.STATE:
                 known = state.get(name) == tensor
             elif item.role is Role.CONSTANT:
@@ -461,11 +464,12 @@ class _EntryChecker:
             self._check_holds(what, binding.range, self._expected(binding.name, binding.range))
 
     def _check_updated(self) -> None:
-        """State and inputs hold the last must-alias result of every byte, and themselves where there is none."""
+        """Parameters, state and inputs hold the last must-alias result of every byte, and themselves where there is none."""
         kinds = ("state", "io")
         expected = {region: Memory(memory.size) for region, memory in self.memory.items() if region.kind in kinds}
         origin: dict[str, ByteRange] = {}
-        for binding in (*self.program.state, *self.entry.inputs):
+        parameters = {slot.name: slot.range for slot in self.program.parameters}
+        for binding in (*self.program.parameters, *self.program.state, *self.entry.inputs):
             if binding.range.region in expected and self._inside(binding.range) and binding.range.size:
                 expected[binding.range.region].write(binding.range, (binding.name, binding.range.offset), -1)
                 origin[binding.name] = binding.range
@@ -481,7 +485,8 @@ class _EntryChecker:
             for cell in memory.over(ByteRange(region, 0, memory.size)):
                 if cell.holds is not None:
                     place = ByteRange(region, cell.start, cell.end - cell.start)
-                    what = "input" if region.kind == "io" else "state"
+                    trained = any(found.contains(place) for found in parameters.values())
+                    what = "input" if region.kind == "io" else "parameter" if trained else "state"
                     self._check_holds(f"{what} %{cell.holds[0]}", place, cell.holds)
 
     def _check_holds(self, what: str, place: ByteRange, expected: tuple[str, int]) -> None:

@@ -39,7 +39,7 @@ __all__ = [
     "workspace_of",
 ]
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 class _Frozen(BaseModel):
@@ -153,7 +153,7 @@ class EntryPlan(_Frozen):
     `clones` names the nodes that recomputation added, each with its original; `source_hash` is the hash of the graph without them. `target_rows` is the hash of
     the target's implementation rows.
 
-    `device` is where its inputs, outputs, weights and state lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that
+    `device` is where its inputs, outputs, weights, parameters and state lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that
     device's io.
     """
 
@@ -291,19 +291,21 @@ class _Shared(_Frozen):
 
     regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]
+    parameters: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
 
 
 class ProgramPlan(_Frozen):
     """Entries over shared regions, planned by version `package_version` of the package. `regions` lists every region there is with its bytes; arena and io are
-    the largest entry's."""
+    the largest entry's. `parameters` lie in the state region, beside `state`: made of tensors of a checkpoint like weights, and updated like state."""
 
     version: int = PLAN_VERSION
     package_version: str = VERSION
     entries: Mapping[str, EntryPlan]
     regions: tuple[RegionSize, ...]
     weights: tuple[WeightSlot, ...]
+    parameters: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
 
@@ -334,13 +336,17 @@ class ProgramPlan(_Frozen):
                 problems.append(f"region {item.region} has {item.bytes} bytes")
             if item.region.kind in RESERVED_KINDS:
                 problems.append(f"region {item.region} is of a reserved kind, which no plan of this version has")
-        for kind, table in (("weights", self.weights), ("state", self.state), ("constants", self.constants)):
+        updated = (*self.parameters, *self.state)
+        for kind, table in (("weights", self.weights), ("state", updated), ("constants", self.constants)):
             slots = [(slot.name, slot.range, slot.type) for slot in table]
             for region in dict.fromkeys(place.region for _, place, _ in slots):
                 there = [slot for slot in slots if slot[1].region == region]
                 problems += layout_problems(there, Region(region.device, kind), self.size_of(region), alignment)
             names = Counter(name for name, _, _ in slots)
             problems += [f"%{name} appears {count} times in {kind}" for name, count in names.items() if count > 1]
+        problems += [
+            f"parameter %{slot.name} lies packed: {slot.type}" for slot in self.parameters if not slot.type.is_natural
+        ]
         for slot in self.constants:
             if len(slot.data) != slot.range.size:
                 problems.append(f"constant %{slot.name} has {len(slot.data)} bytes of data for {slot.range}")
@@ -349,7 +355,13 @@ class ProgramPlan(_Frozen):
     @property
     def hashes(self) -> PlanHashes:
         """Hexadecimal sha256 over every field, part by part."""
-        shared = _Shared(regions=self.regions, weights=self.weights, state=self.state, constants=self.constants)
+        shared = _Shared(
+            regions=self.regions,
+            weights=self.weights,
+            parameters=self.parameters,
+            state=self.state,
+            constants=self.constants,
+        )
         return PlanHashes(
             program=_sha256(self),
             shared=_sha256(shared),

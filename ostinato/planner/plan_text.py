@@ -19,7 +19,8 @@ def print_program(program: ProgramPlan) -> str:
         f"program version={program.version}  library={program.package_version}  hash={hashes.program}  shared={hashes.shared}",
         "   ".join(f"region {item.region} {item.bytes}" for item in program.regions),
     ]
-    lines += _table([[*_slot_cells("weight", i.name, i.range, i.type), _parts(i)] for i in program.weights])
+    for what, table in (("weight", program.weights), ("parameter", program.parameters)):
+        lines += _table([[*_slot_cells(what, i.name, i.range, i.type), _parts(i)] for i in table])
     lines += _table(
         [_slot_cells("state", item.name, item.range, item.type) for item in program.state]
         + [_slot_cells("constant", item.name, item.range, item.type) for item in program.constants]

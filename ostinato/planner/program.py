@@ -1,6 +1,6 @@
 """A program: its entries over one weight table, one state table, one table of constants and one arena.
 
-Each entry was planned alone, with its own weights, state and constants laid out in the order of its graph. Here the shared tables are made and the
+Each entry was planned alone, with its own weights, parameters, state and constants laid out in the order of its graph. Here the shared tables are made and the
 entries' steps moved onto them; io and each device's arena are as large as the largest entry needs, never the sum. What comes out is proven by
 `check.check_program`.
 """
@@ -24,7 +24,7 @@ __all__ = ["build_program"]
 def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan:
     """The program of these entries (name -> the graph and its plan); deterministic, not proven yet.
 
-    Raises `PlanError` when entries disagree about a weight or a state value (both are named), when they were planned for different targets or devices, and
+    Raises `PlanError` when entries disagree about a weight, a parameter or a state value (both are named), when they were planned for different targets or devices, and
     when a name is not its plan's.
     """
     plans = {name: plan for name, (_, plan) in entries.items()}
@@ -40,7 +40,7 @@ def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan
             hint="lower all entries of a program for one target",
         )
     if not targets:
-        return ProgramPlan(entries={}, regions=(), weights=(), state=(), constants=())
+        return ProgramPlan(entries={}, regions=(), weights=(), parameters=(), state=(), constants=())
     ((_, device, alignment),) = targets
     shared = share_regions([(name, graph) for name, (graph, _) in entries.items()], device, alignment)
     sizes = {Region(device, kind): 0 for kind in REGION_KINDS} | dict(shared.sizes)
@@ -52,17 +52,18 @@ def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan
         entries={name: _move(plan, graph, shared) for name, (graph, plan) in entries.items()},
         regions=tuple(RegionSize(region=region, bytes=size) for region, size in sizes.items()),
         weights=shared.weights,
+        parameters=shared.parameters,
         state=shared.state,
         constants=shared.constants,
     )
 
 
 def _move(plan: EntryPlan, graph: Graph, shared: SharedRegions) -> EntryPlan:
-    """The plan with its weights, state and constants where the program has them."""
+    """The plan with its weights, parameters, state and constants where the program has them."""
     alone = share_regions([(plan.name, graph)], plan.device, plan.alignment)
     moves: dict[Region, list[tuple[int, int]]] = {}  # region -> (first byte before, how far it moves)
     for item in graph.inputs:
-        if item.role in (Role.WEIGHT, Role.STATE, Role.CONSTANT) and item.value.type.nbytes:
+        if item.role is not Role.INPUT and item.value.type.nbytes:
             before, after = alone.locate(item), shared.locate(item)
             moves.setdefault(before.region, []).append((before.offset, after.offset - before.offset))
     moves = {region: sorted(found) for region, found in moves.items() if any(by for _, by in found)}

@@ -1,6 +1,7 @@
 """The regions that all entries of a program share: one weight table, one state table, one table of constants.
 
-Entries that name the same weight or state must mean the same bytes; two that disagree are a `PlanError` that names both. Constants are told apart by their
+Parameters lie in the state region with what else is updated, and say what they are made of like weights. Entries that name the same weight, parameter or
+state must mean the same bytes, so that what one entry trains is what another one reads; two that disagree are a `PlanError` that names both. Constants are told apart by their
 content, so that equal ones of several entries are stored once.
 """
 
@@ -26,6 +27,7 @@ class SharedRegions:
     """The shared tables and the bytes of each region. Build with `share_regions`."""
 
     weights: tuple[WeightSlot, ...]
+    parameters: tuple[WeightSlot, ...]
     state: tuple[Binding, ...]
     constants: tuple[ConstantSlot, ...]
     sizes: Mapping[Region, int]
@@ -33,7 +35,7 @@ class SharedRegions:
     _by_content: Mapping[_ConstantKey, ByteRange] = field(repr=False)
 
     def locate(self, item: GraphInput) -> ByteRange:
-        """The bytes of a weight, state or constant input; raises `PlanError` for one that was not among the shared graphs'."""
+        """The bytes of a weight, parameter, state or constant input; raises `PlanError` for one that was not among the shared graphs'."""
         name = item.value.name
         found = self._by_content.get(_key(item)) if item.role is Role.CONSTANT else self._named.get(name)
         if found is None:
@@ -55,6 +57,7 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], device: str, alignment: i
     named: dict[str, ByteRange] = {}
     by_content: dict[_ConstantKey, ByteRange] = {}
     weights: list[WeightSlot] = []
+    parameters: list[WeightSlot] = []
     state: list[Binding] = []
     constants: list[ConstantSlot] = []
     constant_names: set[str] = set()
@@ -76,22 +79,24 @@ def share_regions(graphs: Iterable[tuple[str, Graph]], device: str, alignment: i
                     unique = name if name not in constant_names else f"{name}@{entry}"
                     constant_names.add(unique)
                     constants.append(ConstantSlot(name=unique, type=tensor, range=by_content[key], data=key[1]))
-            elif item.role in (Role.WEIGHT, Role.STATE):
+            elif item.role is not Role.INPUT:
                 if name in first_use:
                     conflicts += _conflicts(entry, item, *first_use[name])
                     continue
                 first_use[name] = (entry, item)
                 named[name] = take("weights" if item.role is Role.WEIGHT else "state", tensor.nbytes)
-                if item.role is Role.WEIGHT:
-                    weights.append(WeightSlot(name, tensor, named[name], item.parts))
-                else:
+                if item.role is Role.STATE:
                     state.append(Binding(name=name, type=tensor, range=named[name]))
+                else:
+                    table = weights if item.role is Role.WEIGHT else parameters
+                    table.append(WeightSlot(name, tensor, named[name], item.parts))
     if conflicts:
         raise PlanError(
             "entries disagree about shared values:\n  " + "\n  ".join(conflicts),
             hint="all entries of a program are traced from one model and lowered with one set of options",
         )
-    return SharedRegions(tuple(weights), tuple(state), tuple(constants), sizes, named, by_content)
+    tables = (tuple(weights), tuple(parameters), tuple(state), tuple(constants))
+    return SharedRegions(*tables, sizes, named, by_content)
 
 
 def _key(item: GraphInput) -> _ConstantKey:
@@ -108,7 +113,7 @@ def _conflicts(entry: str, item: GraphInput, other_entry: str, other: GraphInput
         return [f"{item.role.value} %{name} is {other.value.type} in {other_entry} and {item.value.type} in {entry}"]
     if item.parts != other.parts:
         return [
-            f"weight %{name} is made of {_parts(other.parts)} in {other_entry} and of {_parts(item.parts)} in {entry}"
+            f"{item.role.value} %{name} is made of {_parts(other.parts)} in {other_entry} and of {_parts(item.parts)} in {entry}"
         ]
     return []
 

@@ -1,11 +1,11 @@
 """Which values share bytes, and in which kind of region these live.
 
 Values that lie in one storage (through views, however nested, and must-alias results) are one class; each value has a place in it. Storages of inputs,
-weights, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
+weights, parameters, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
 a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
 
-Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state, carried
-inputs or the graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
+Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state, parameters,
+carried inputs or the graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ostinato.ir.errors import NotYetAvailable, PlanError
+from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import UPPER_BOUND_HINT, Graph, Node, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.types import TensorType
@@ -21,7 +21,13 @@ from ostinato.ir.views import StorageView, ViewTable, viewed
 
 __all__ = ["Output", "Place", "Storages", "is_dense", "resolve_storages"]
 
-KIND_OF_ROLE = {Role.INPUT: "io", Role.WEIGHT: "weights", Role.STATE: "state", Role.CONSTANT: "constants"}
+KIND_OF_ROLE = {
+    Role.INPUT: "io",
+    Role.WEIGHT: "weights",
+    Role.PARAMETER: "state",
+    Role.STATE: "state",
+    Role.CONSTANT: "constants",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +112,6 @@ def resolve_storages(graph: Graph, ops: Mapping[str, OpDef]) -> Storages:
             f"graph {graph.name} has unbound dimensions {', '.join(names)}; a plan needs every one as an integer",
             hint="bind the graph to a bucket first (graph.bind)",
         )
-    if parameters := [item.value.name for item in graph.with_role(Role.PARAMETER)]:
-        raise NotYetAvailable(f"inputs {parameters} are parameters; training plans come with the training step")
     if unknown := sorted({node.op for node in graph.nodes} - set(ops)):
         raise PlanError(f"graph {graph.name} has operators {unknown} that the table lacks")
     problems: list[str] = []
@@ -156,7 +160,7 @@ def _must_alias_problems(
         if kinds[base] not in ("arena", "state") and not graph.inputs_by_name[base].carried:
             problems.append(
                 f"%{value.name}: {node.op} writes %{name} in place, which lies in the {kinds[base]} region (%{base}); "
-                "give that input the role state, or say that it is carried"
+                "give that input the role state or parameter, or say that it is carried"
             )
     return problems
 

@@ -48,12 +48,12 @@ class PlacedMemory:
 
 
 class Homes:
-    """What the plan has where: weights, state, constants, inputs and outputs, and the slots that are live at a step. Steps are asked for in ascending order."""
+    """What the plan has where: weights, parameters, state, constants, inputs and outputs, and the slots that are live at a step. Steps are asked for in ascending order."""
 
     def __init__(self, program: ProgramPlan, entry: EntryPlan, memory: PlacedMemory) -> None:
         self._memory = memory
         self._names = {b.range: b.name for b in (*entry.inputs, *entry.outputs)}
-        fixed = [(slot.range, slot.name) for slot in program.weights]
+        fixed = [(slot.range, slot.name) for slot in (*program.weights, *program.parameters)]
         fixed += [(slot.range, slot.name) for slot in program.constants]
         fixed += [(slot.range, slot.name) for slot in (*program.state, *entry.inputs, *entry.outputs)]
         self._fixed = _by_region((place, spelled((name,))) for place, name in fixed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ostinato.ir.errors import NotYetAvailable, OstinatoError, PlanError
+from ostinato.ir.errors import OstinatoError, PlanError
 from ostinato.ir.graph import Graph, Role, Value
 from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepKind, StepOperand
 from ostinato.ir.target import CallSite, Impl, Level, Target
@@ -309,12 +309,6 @@ def test_missing_implementations_are_listed_with_what_the_target_has() -> None:
         plan(make.graph("y"))
     assert "%t: has the implementation unary@fast; target fake has unary@plain, unary@in_place" in str(caught.value)
     assert "%y: has no implementation" in str(caught.value)
-
-
-def test_parameters_come_with_training() -> None:
-    make = GraphMaker()
-    with pytest.raises(NotYetAvailable, match=r"\['p'\] are parameters"):
-        plan(make.graph(make.input("p", 8, Role.PARAMETER)))
 
 
 def _broken_row(operands: tuple[str, ...], params: tuple[object, ...] = (), workspace: int = 0) -> Target:

@@ -238,5 +238,5 @@ def test_an_empty_plan_has_an_empty_problem() -> None:
 
 def test_program_plans_without_entries_are_saved_too() -> None:
     assert program_from_json(program_to_json(build_program({}))) == ProgramPlan(
-        entries={}, regions=(), weights=(), state=(), constants=()
+        entries={}, regions=(), weights=(), parameters=(), state=(), constants=()
     )

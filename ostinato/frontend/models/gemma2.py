@@ -44,10 +44,10 @@ def layer(m: ModelInputs, number: int, x: Tensor, rotation: Rotation) -> Tensor:
     prefix = f"model.layers.{number}"
     y = rms_norm(m, f"{prefix}.input_layernorm", x, name="attn_norm")
     y = attention(m, number, y, rotation, project)
-    x = x + rms_norm(m, f"{prefix}.post_attention_layernorm", y, name="attn_out_norm")
+    x = x + m.dropout(rms_norm(m, f"{prefix}.post_attention_layernorm", y, name="attn_out_norm"))
     y = rms_norm(m, f"{prefix}.pre_feedforward_layernorm", x, name="ffn_norm")
     y = feed_forward(m, number, y, project)
-    return x + rms_norm(m, f"{prefix}.post_feedforward_layernorm", y, name="ffn_out_norm")
+    return x + m.dropout(rms_norm(m, f"{prefix}.post_feedforward_layernorm", y, name="ffn_out_norm"))
 
 
 def from_huggingface(read: ConfigReader) -> ModelConfig:
