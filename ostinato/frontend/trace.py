@@ -114,9 +114,9 @@ class GraphBuilder:
         """A constant with its data; the dtype is the array's. Asking for the same name and data again returns the same tensor."""
         tensor_type = TensorType(data.shape, DType.of(data.dtype), axes)
         known = self._inputs.get(name)
-        if known is not None and known.data is not None and known.value.type == tensor_type:
-            if known.data.tobytes() == data.tobytes():
-                return self._tensors[name]
+        same_type = known is not None and known.value.type == tensor_type
+        if known is not None and same_type and known.data is not None and known.data.tobytes() == data.tobytes():
+            return self._tensors[name]
         return self._add_input(GraphInput(Value(name, tensor_type), Role.CONSTANT, data=np.ascontiguousarray(data)))
 
     def carry(self, name: str) -> Tensor:

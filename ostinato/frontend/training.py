@@ -1,7 +1,7 @@
 """The forward graph of a training step: whole sequences in, one loss out, over any decoder family.
 
-The families are those of inference: only the attention (dense and causal), the head (a loss in place of logits) and the dropout of what is added to the residual
-stream are handed in. Micro-batches are traced one after another over the same weights, each under a scope of its own (`micro1`), and so are the pieces of the
+The families are those of inference: only the attention (dense and causal), the head (a loss in place of logits) and the dropout of what is added to the
+residual stream are handed in. Micro-batches are traced one after another over the same weights, each under a scope of its own (`micro1`), and so are the pieces of the
 head where the logits of all tokens are too much at a time (`chunk1`): their gradients meet at the weights.
 """
 

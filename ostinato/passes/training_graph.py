@@ -1,5 +1,5 @@
-"""From the forward graph of a step to the whole of it: parameters in place of weights, the gradients of the loss, and the nodes of an optimizer that updates the
-parameters in place.
+"""From the forward graph of a step to the whole of it: parameters in place of weights, the gradients of the loss, and the nodes of an optimizer that updates
+the parameters in place.
 
 A float32 matrix or vector becomes a parameter under its own name. A matrix that the forward graph reads in bf16 or f16 becomes two: under its own name the
 rounded mirror that is read, and the float32 master `master.<name>`, which the optimizer updates; it rewrites the mirror in the same launch. Gradients are taken

@@ -1,8 +1,9 @@
-"""The order of a training step: every micro-batch forward and backward before the next, every piece of the head likewise, and an optimizer node as soon as it can.
+"""The order of a training step: every micro-batch forward and backward before the next, every piece of the head likewise, and an optimizer node as soon as
+it can.
 
 Differentiation puts all gradients behind all of the forward graph, which keeps the activations of every micro-batch alive at once. Nothing but the loss that is
-printed needs that: the gradient of a mean by one of its terms is known from the targets alone. So the nodes are handed out again, each when all it reads
-is there: the last micro-batch first, since sums of gradients begin with it, within it the trunk forward, the pieces of the head one by one, and the trunk
+printed needs that: the gradient of a mean by one of its terms is known from the targets alone. So the nodes are handed out again, each when all it reads is
+there: the last micro-batch first, since sums of gradients begin with it, within it the trunk forward, the pieces of the head one by one, and the trunk
 backward. What belongs to none of these comes as early as it can. A node that overwrites a value waits for all who read it.
 """
 
@@ -21,6 +22,7 @@ __all__ = ["in_training_order"]
 
 _MICRO: Final = re.compile(r"(?:^|\.)micro(\d+)(?:\.|$)")
 _CHUNK: Final = re.compile(r"(?:^|\.)chunk(\d+)(?:\.|$)")
+_FIRST: Final = -(2**62)
 Rank = tuple[int, int, int, int]
 
 
@@ -44,10 +46,10 @@ def in_training_order(graph: Graph) -> Graph:
 
 
 def _rank(node: Node, index: int) -> Rank:
-    """Lowest first: what belongs to no micro-batch, then micro-batches from the last, in each the trunk forward, its head piece by piece, the trunk backward."""
+    """Lowest first: what belongs to no micro-batch, then micro-batches from the last; in each the trunk forward, its head piece by piece, the trunk backward."""
     micro, chunk = _MICRO.search(node.name), _CHUNK.search(node.name)
     backward = node.name.startswith("d.") or node.name.startswith("grad.")
-    turn = -int(micro[1]) if micro is not None else 0
+    turn = _FIRST if micro is None else -int(micro[1])
     if chunk is not None:
         return (turn, 1, -int(chunk[1]), index)
     return (turn, 2 if backward else 0, 0, index)

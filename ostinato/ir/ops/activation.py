@@ -15,12 +15,12 @@ from ostinato.ir.ops.rules import DTYPE_ATTR, FLOATS, Arrays, Site, cost_per_ele
 from ostinato.ir.ops.samplers import invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ACTIVATION_OPS", "GELU", "GELU_FORMS", "SILU", "SWIGLU", "TANH", "sigmoid"]
+__all__ = ["ACTIVATION_OPS", "GELU", "GELU_FORMS", "SILU", "SWIGLU", "TANH", "erfc", "sigmoid"]
 
 GELU_FORMS = ("none", "tanh")
 """The forms of gelu under the names that torch gives them: exact, and Hendrycks' and Gimpel's approximation by tanh."""
 
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def sigmoid(x: Array) -> Array:
@@ -61,7 +61,7 @@ def _reference_gelu(call: Arrays) -> tuple[Array, ...]:
         with np.errstate(invalid="ignore"):  # -inf has no limit in this form
             return ((x * sigmoid(2 * inner)).astype(np.float32),)
     size = np.minimum(np.abs(x), 40.0)  # what lies further out has no tail, infinities included
-    return ((np.maximum(x, 0.0) - 0.5 * size * _erfc(size / math.sqrt(2))).astype(np.float32),)
+    return ((np.maximum(x, 0.0) - 0.5 * size * erfc(size / math.sqrt(2))).astype(np.float32),)
 
 
 def _reference_tanh(call: Arrays) -> tuple[Array, ...]:
