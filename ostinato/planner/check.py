@@ -468,26 +468,29 @@ class _EntryChecker:
         kinds = ("state", "io")
         expected = {region: Memory(memory.size) for region, memory in self.memory.items() if region.kind in kinds}
         origin: dict[str, ByteRange] = {}
-        parameters = {slot.name: slot.range for slot in self.program.parameters}
-        for binding in (*self.program.parameters, *self.program.state, *self.entry.inputs):
-            if binding.range.region in expected and self._inside(binding.range) and binding.range.size:
-                expected[binding.range.region].write(binding.range, (binding.name, binding.range.offset), -1)
-                origin[binding.name] = binding.range
+        called: dict[str, str] = {}  # what the bytes hold in the end -> what the values in them are, for messages
+        held = [("parameter", slot.name, slot.range) for slot in self.program.parameters]
+        held += [("state", binding.name, binding.range) for binding in self.program.state]
+        held += [("input", binding.name, binding.range) for binding in self.entry.inputs]
+        for what, name, place in held:
+            called[name] = what
+            if place.region in expected and self._inside(place) and place.size:
+                expected[place.region].write(place, (name, place.offset), -1)
+                origin[name] = place
         updates = ((node, self.ops[node.op].aliased(node.operands)) for node in self.graph.nodes)
         for value in (node.results[result] for node, pairs in updates for result, _ in pairs):
             base = self.views[value.name].base
             if base in origin and value.type.nbytes:
                 start = origin[base].offset + self.facts[value.name].anchor
                 place = ByteRange(origin[base].region, start, value.type.nbytes)
+                called[value.name] = called[base]
                 if self._inside(place):
                     expected[place.region].write(place, (value.name, place.offset), -1)
         for region, memory in expected.items():
             for cell in memory.over(ByteRange(region, 0, memory.size)):
                 if cell.holds is not None:
                     place = ByteRange(region, cell.start, cell.end - cell.start)
-                    trained = any(found.contains(place) for found in parameters.values())
-                    what = "input" if region.kind == "io" else "parameter" if trained else "state"
-                    self._check_holds(f"{what} %{cell.holds[0]}", place, cell.holds)
+                    self._check_holds(f"{called[cell.holds[0]]} %{cell.holds[0]}", place, cell.holds)
 
     def _check_holds(self, what: str, place: ByteRange, expected: tuple[str, int]) -> None:
         for cell in self.memory[place.region].over(place):

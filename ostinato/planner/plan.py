@@ -336,7 +336,7 @@ class ProgramPlan(_Frozen):
                 problems.append(f"region {item.region} has {item.bytes} bytes")
             if item.region.kind in RESERVED_KINDS:
                 problems.append(f"region {item.region} is of a reserved kind, which no plan of this version has")
-        updated = (*self.parameters, *self.state)
+        updated: tuple[WeightSlot | Binding, ...] = (*self.parameters, *self.state)
         for kind, table in (("weights", self.weights), ("state", updated), ("constants", self.constants)):
             slots = [(slot.name, slot.range, slot.type) for slot in table]
             for region in dict.fromkeys(place.region for _, place, _ in slots):

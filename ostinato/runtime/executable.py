@@ -1,7 +1,7 @@
 """An executable: a program loaded on a device in one mode.
 
 Inputs are copied in and outputs copied out unless the caller binds buffers. One executable runs one call at a time; a concurrent call is refused, and
-`clone` gives another that shares the weights and owns its arena, io and state. Every mode goes through the same checks.
+`clone` gives another that shares the weights and owns its arena, io, state and parameters. Every mode goes through the same checks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from ostinato.ir.evidence import Validations
 from ostinato.ir.explain import Explanation
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
-from ostinato.ir.step import KernelCall, Region
+from ostinato.ir.step import KernelCall
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import BoundExecutable, by_name
@@ -29,13 +28,15 @@ from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_counts, check_inputs, count_limits
+from ostinato.runtime.memory import MemoryReport, memory_of
 from ostinato.runtime.options import MODES, Route
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.replace import replace_weights
 from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
-from ostinato.runtime.weights import Progress, load_shared
+from ostinato.runtime.state import ProgramState, initial_state
+from ostinato.runtime.weights import Progress, load_parameters, load_shared
 
 __all__ = ["Executable", "MemoryReport", "load_program"]
 
@@ -43,27 +44,6 @@ AHEAD = 8
 """Replays on their way at a time, where a device works by itself."""
 LOGITS_AHEAD = 2
 """The same where each has a ring's slot for logits, which are large."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    """Bytes of each region as allocated; `lower_bound` is what the largest entry's arena cannot go below.
-
-    `status` is what the loaded step tables of a GPU take beside the plan, for their kernels to report through. What the driver takes for itself is not among
-    these.
-    """
-
-    weights: int
-    arena: int
-    lower_bound: int
-    state: int
-    io: int
-    constants: int
-    status: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.arena + self.state + self.io + self.constants + self.status
 
 
 class Executable:
@@ -80,6 +60,7 @@ class Executable:
         capture: Sequence[str] | None = None,
         observer: Observer | None = None,
         reference_weights: ReferenceWeights | None = None,
+        progress: Progress | None = None,
     ) -> None:
         runnable = [known for known in MODES if known != "captured" or device.captures]
         if mode not in runnable:
@@ -94,6 +75,7 @@ class Executable:
         self.mode = mode
         self.reason = reason
         self.regions: Regions = allocate_regions(device, program.plan, shared)
+        load_parameters(device, program.plan, self.regions.state, program.source, progress)
         self._capture = None if capture is None else tuple(capture)
         self._observer = observer
         self._runners: dict[str, Runner] = {}
@@ -101,7 +83,10 @@ class Executable:
         # how often inputs were given, and to which entry last: while the number stays, that entry can be replayed
         self.turn = 0
         self._given_to: str | None = None
-        self._reference_state: dict[str, Array] = {}
+        self._reference_state: dict[str, Array] = initial_state(program) if mode == "reference" else {}
+        self._state = ProgramState(
+            program, device, self.regions.state, self._reference_state if mode == "reference" else None
+        )
         self._reference_weights = reference_weights or ReferenceWeights(program, device, shared)
         self.after_fork()
         renew_after_fork(self)
@@ -119,13 +104,9 @@ class Executable:
 
     @property
     def memory(self) -> MemoryReport:
-        def size(kind: str) -> int:
-            return self.program.plan.size_of(Region(self.device.name, kind))
-
-        bound = max((entry.stats.lower_bound for entry in self.entries.values()), default=0)
+        """Bytes of each region."""
         tables = [runner.loaded.table for runner in self._runners.values() if isinstance(runner, PlannedRunner)]
-        status = sum(table.status_bytes for table in tables)
-        return MemoryReport(size("weights"), size("arena"), bound, size("state"), size("io"), size("constants"), status)
+        return memory_of(self.program.plan, self.device.name, sum(table.status_bytes for table in tables))
 
     def entry(self, name: str | None = None) -> str:
         """The entry of that name; None means the only one. Raises `ConfigError` otherwise."""
@@ -235,7 +216,8 @@ class Executable:
         return list(outputs)
 
     def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
-        """Another executable over the same weights with its own arena, io and (zeroed) state.
+        """Another executable over the same weights with its own arena and io, and a state of its own as it is in the beginning: zeros, and parameters as the
+        checkpoint has them (`write_state` gives it those of another one).
 
         In mode "guarded" it has red zones between slots only where this one was compiled for that mode: the plan is the same. All bytes are watched anyhow.
         """
@@ -337,11 +319,36 @@ class Executable:
                 self._reference_state.update(kept_reference)
 
     def reset_state(self) -> None:
-        """Zeroes the state region (caches)."""
+        """What runs update is as it was in the beginning: caches, moments and the number of the step zero, parameters as the checkpoint has them."""
         with self.exclusive():
-            self.regions.state.fill(0)
-            for name, array in self._reference_state.items():
-                self._reference_state[name] = np.zeros_like(array)
+            self._state.reset()
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What `read_state` and `write_state` take: parameters by the names of their tensors in the checkpoint, then state (moments, step, caches)."""
+        return self._state.names
+
+    def read_state(self, name: str) -> Array:
+        """A copy of a parameter's tensor, in its widest dtype here, or of a state value, after all work submitted so far.
+
+        Values are those that steps compute with: where loading adds a number to a stored gain, it is in them. Raises `InputError` for an unknown name,
+        `WeightsError` for a tensor of which only some rows are trained, `LifecycleError` while a call is in progress.
+        """
+        with Executable.exclusive(self):
+            return self._state.read(name)
+
+    def write_state(self, name: str, values: Any) -> None:
+        """`write_states` of one name."""
+        self.write_states({name: values})
+
+    def write_states(self, values: Mapping[str, Any]) -> None:
+        """Gives parameters and state new values, all of them or (where one does not fit) none: numpy, torch CPU or DLPack arrays of what `read_state` gives.
+
+        A parameter may come in f32, f16 or bf16 and is written to every slot that holds it, mirrors in another dtype included. No address changes. Raises
+        `InputError`, `ShapeError`, `DTypeError` and `LayoutError` naming the value before anything is written, `LifecycleError` while a call is in progress.
+        """
+        with self.exclusive():
+            self._state.write(values)
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
@@ -390,6 +397,7 @@ _E = TypeVar("_E", bound="Executable")
 
 
 def load_program(program: Program, route: Route, *, progress: Progress | None = None, kind: type[_E]) -> _E:
-    """Loads weights and constants on the route's device and returns an executable of that kind in its mode."""
+    """Loads weights, constants and parameters on the route's device and returns an executable of that kind in its mode."""
     shared = load_shared(route.device, program.plan, program.source, progress)
-    return kind(program, route.device, shared, mode=route.mode, reason=route.reason, capture=route.capture)
+    device, mode = route.device, route.mode
+    return kind(program, device, shared, mode=mode, reason=route.reason, capture=route.capture, progress=progress)

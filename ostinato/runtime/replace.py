@@ -7,7 +7,7 @@ are checked before the first byte is written. The reference mode reads what was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -16,12 +16,11 @@ import numpy as np
 
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError, WeightsError
 from ostinato.ir.types import Array, DType
-from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.binding import as_array
 from ostinato.runtime.device import Device, WeightSource
 from ostinato.runtime.regions import SharedRegions
-from ostinato.runtime.weights import pack_part
+from ostinato.runtime.weights import SlotRows, pack_part, places_of
 
 __all__ = ["replace_weights"]
 
@@ -65,13 +64,8 @@ def replace_weights(
     Raises `WeightsError` for unknown names, `ShapeError`, `DTypeError` and `LayoutError` before anything is written, `LifecycleError` while this executable
     or a clone runs.
     """
-    places: dict[str, list[tuple[WeightSlot, WeightPart, int]]] = {}
-    for slot in plan.weights:
-        first_row = 0
-        for part in slot.parts:
-            places.setdefault(part.tensor, []).append((slot, part, first_row))
-            first_row += part.stop - part.start
-    given = _checked(tensors, places, source)
+    places = places_of(plan.weights)
+    given = _checked(tensors, places, source, places_of(plan.parameters))
     with shared.use.changing():
         device.wait()  # replays that nobody waits for any more
         for name in given.arrays:
@@ -81,10 +75,18 @@ def replace_weights(
 
 
 def _checked(
-    tensors: Mapping[str, Any], places: Mapping[str, list[tuple[WeightSlot, WeightPart, int]]], source: WeightSource
+    tensors: Mapping[str, Any],
+    places: Mapping[str, Sequence[SlotRows]],
+    source: WeightSource,
+    parameters: Mapping[str, Sequence[SlotRows]],
 ) -> _Given:
     if not isinstance(tensors, Mapping):
         raise WeightsError(f"tensors are a {type(tensors).__name__}", hint="give arrays by the checkpoint's names")
+    if trained := sorted(str(name) for name in tensors if name in parameters):
+        raise WeightsError(
+            f"{', '.join(trained[:5])} {'are' if trained[1:] else 'is'} trained here, every clone has its own",
+            hint="write_state() gives one executable new values",
+        )
     if unknown := sorted(str(name) for name in tensors if name not in places):
         close = get_close_matches(unknown[0], places, n=3, cutoff=0.3)
         raise WeightsError(

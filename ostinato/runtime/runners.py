@@ -229,7 +229,7 @@ class ReferenceWeights:
 
 
 class ReferenceRunner(Runner):
-    """The interpreter: slow, in numpy, the oracle of the others. Keeps its own state."""
+    """The interpreter: slow, in numpy, the oracle of the others. `state` has parameters and state by value name, of all entries, and is updated."""
 
     def __init__(
         self,
@@ -243,17 +243,16 @@ class ReferenceRunner(Runner):
         self._observer = observer
         self._state = state
         self._weights = weights
-        for item in self._graph.with_role(Role.STATE):
-            state.setdefault(item.value.name, np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy))
         self.inputs = {
             item.value.name: np.zeros(item.value.type.static_shape, item.value.type.dtype.numpy)
             for item in self._graph.with_role(Role.INPUT)
         }
 
     def again(self, outputs: Sequence[str]) -> Mapping[str, Array]:
+        kept = {name: array for name, array in self._state.items() if name in self._graph.inputs_by_name}
         result = interpret(
             self._graph,
-            {**self.inputs, **self._weights.of(self._graph), **self._state},
+            {**self.inputs, **self._weights.of(self._graph), **kept},
             observe=self._observer,
             widened=self._weights.widened,
         )
@@ -289,8 +288,9 @@ def _span(tensor: TensorType, view: StorageView) -> int:
 
 
 def _fixed_places(graph: Graph, program: Program, regions: Regions) -> dict[str, tuple[Buffer, int]]:
-    """Where weights, constants and state lie: buffer and offset by value name. Entries share constants by content."""
+    """Where weights, constants, parameters and state lie: buffer and offset by value name. Entries share constants by content."""
     found = {slot.name: (regions.shared.weights, slot.range.offset) for slot in program.plan.weights}
+    found.update({slot.name: (regions.state, slot.range.offset) for slot in program.plan.parameters})
     found.update({slot.name: (regions.state, slot.range.offset) for slot in program.plan.state})
     for item in graph.with_role(Role.CONSTANT):
         slot = program.plan.constant(item.value.type, b"" if item.data is None else item.data.tobytes())

@@ -1,12 +1,13 @@
-"""Loading weights: the manifest's parts go from the mapped checkpoint straight into the weights region.
+"""Loading weights and parameters: the manifest's parts go from the mapped checkpoint straight into their region.
 
 Packing, row reordering, shifts, transposes and dtype conversion happen on the way, in pieces, and source pages are given back after each piece: two copies of
-the weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind.
+the weights never exist. The region is handed out only when every slot is filled; a failure leaves nothing behind. Weights are loaded once and shared; every
+executable loads parameters for itself, since it trains its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,16 +17,28 @@ from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import PackSource, WeightPart, WeightSlot, transform_of
 from ostinato.planner.plan import ProgramPlan
-from ostinato.runtime.device import Device, WeightSource
+from ostinato.runtime.device import Buffer, Device, WeightSource
 from ostinato.runtime.regions import SharedRegions, require_device, require_memory
 
-__all__ = ["PACK_CHUNK_BYTES", "Progress", "load_shared", "logical_weight", "pack_part"]
+__all__ = [
+    "PACK_CHUNK_BYTES",
+    "Progress",
+    "SlotRows",
+    "load_parameters",
+    "load_shared",
+    "logical_weight",
+    "pack_part",
+    "places_of",
+]
 
 PACK_CHUNK_BYTES = 16 << 20
 """Source bytes packed between two releases of mapped pages: bounds how much of the file is resident at once."""
 
 Progress = Callable[[str, int, int], None]
 """progress(what, bytes done, bytes in all)"""
+
+SlotRows = tuple[WeightSlot, WeightPart, int]
+"""A part of a slot, and the slot's row at which it begins."""
 
 
 def load_shared(
@@ -39,20 +52,49 @@ def load_shared(
     require_device(plan, device)
     require_memory(plan, device)
     weights = device.allocate(plan.size_of(Region(device.name, "weights")))
-    done, total = 0, sum(slot.type.nbytes for slot in plan.weights)
-    for slot in plan.weights:
-        _check_parts(slot, source)
-        first_row = 0
-        for part in slot.parts:
-            pack_part(device, slot, weights.address + slot.range.offset, part, first_row, source)
-            first_row += part.stop - part.start
-        done += slot.type.nbytes
-        if progress is not None:
-            progress("weights", done, total)
+    _load("weights", device, plan.weights, weights, source, progress)
     constants = device.allocate(plan.size_of(Region(device.name, "constants")))
     for constant in plan.constants:
         constants.write(np.frombuffer(constant.data, np.uint8), constant.range.offset)
     return SharedRegions(weights, constants)
+
+
+def load_parameters(
+    device: Device, plan: ProgramPlan, state: Buffer, source: WeightSource, progress: Progress | None = None
+) -> None:
+    """Fills the parameters of a program in a state region, each from the tensors that it is made of. Raises `WeightsError` like `load_shared`."""
+    _load("parameters", device, plan.parameters, state, source, progress)
+
+
+def places_of(slots: Sequence[WeightSlot]) -> Mapping[str, Sequence[SlotRows]]:
+    """What became of each tensor, by its original name."""
+    places: dict[str, list[SlotRows]] = {}
+    for slot in slots:
+        first_row = 0
+        for part in slot.parts:
+            places.setdefault(part.tensor, []).append((slot, part, first_row))
+            first_row += part.stop - part.start
+    return places
+
+
+def _load(
+    what: str,
+    device: Device,
+    slots: Sequence[WeightSlot],
+    region: Buffer,
+    source: WeightSource,
+    progress: Progress | None,
+) -> None:
+    done, total = 0, sum(slot.type.nbytes for slot in slots)
+    for slot in slots:
+        _check_parts(slot, source)
+        first_row = 0
+        for part in slot.parts:
+            pack_part(device, slot, region.address + slot.range.offset, part, first_row, source)
+            first_row += part.stop - part.start
+        done += slot.type.nbytes
+        if progress is not None:
+            progress(what, done, total)
 
 
 def logical_weight(dtype: DType, parts: tuple[WeightPart, ...], source: WeightSource) -> Array:

@@ -215,9 +215,11 @@ def _outputs(executable: Executable, step: WorkStep) -> Array:
 
 
 def _poison(executable: Executable) -> None:
-    """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself."""
+    """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself. The state of
+    training (parameters, moments) is no cache: a step reads all of it."""
     regions = executable.regions
-    for buffer in (regions.arena, regions.io, regions.state):
+    training = bool(executable.program.plan.parameters)
+    for buffer in (regions.arena, regions.io, *(() if training else (regions.state,))):
         buffer.fill(0xFF)
 
 

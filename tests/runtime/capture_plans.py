@@ -199,6 +199,7 @@ def capture_of(parts: Parts, memory: PlacedMemory | None = None, *, record: Sequ
         entries={"step": entry},
         regions=regions,
         weights=tuple(parts.weights),
+        parameters=(),
         state=tuple(parts.state),
         constants=(),
     )

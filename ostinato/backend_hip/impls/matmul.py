@@ -13,12 +13,14 @@ from itertools import pairwise
 from ostinato.backend_hip.impls.common import FLOATS, HOST, Predicate, all_of, first_reason, fixed, need_dtype, number
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl, Level
-from ostinato.ir.types import TensorType
+from ostinato.ir.types import DType, TensorType
 
 __all__ = [
     "MATMUL_ROWS",
     "Product",
     "Stack",
+    "added_accepts",
+    "added_product",
     "context_product",
     "matmul_accepts",
     "matmul_product",
@@ -106,16 +108,21 @@ def _natural(tensor: TensorType) -> Stack:
     return found
 
 
-def matmul_product(site: CallSite) -> Product | None:
-    """The product of a `matmul`, None where an operand is no batch of matrices."""
+def matmul_product(site: CallSite, first: int = 0) -> Product | None:
+    """The product of a `matmul` whose operand a is number `first`, None where an operand is no batch of matrices."""
     y = site.results[0]
-    a = _turned(_seen(site, 0), site.boolean("transpose_a"))
-    b = _turned(_seen(site, 1), site.boolean("transpose_b"))
+    a = _turned(_seen(site, first), site.boolean("transpose_a"))
+    b = _turned(_seen(site, first + 1), site.boolean("transpose_b"))
     if a is None or b is None:
         return None
     m, n = y.static_shape[-2:]
-    k = site.operand(0).static_shape[-2 if site.boolean("transpose_a") else -1]
+    k = site.operand(first).static_shape[-2 if site.boolean("transpose_a") else -1]
     return Product(m, k, n, a, b, _natural(y))
+
+
+def added_product(site: CallSite) -> Product | None:
+    """The same of a `matmul_add`, whose y lies where c does."""
+    return matmul_product(site, 1)
 
 
 _TOKEN_MAJOR = (0, 2, 1, 3)
@@ -144,13 +151,15 @@ def context_product(site: CallSite) -> Product | None:
     return Product(queries, keys, width, a, b, to, heads // groups)
 
 
-def stacked(product: Callable[[CallSite], Product | None]) -> Predicate:
-    """The reason when the operands of a product are no batches of matrices."""
+def stacked(product: Callable[[CallSite], Product | None], first: int = 0) -> Predicate:
+    """The reason when the operands of a product, `first` and the one behind it, are no batches of matrices."""
 
     def accepts(site: CallSite) -> str | None:
         if product(site) is not None:
             return None
-        seen = " and ".join(f"{site.operand(i)} with strides {list(site.strides[i] or ())}" for i in range(2))
+        seen = " and ".join(
+            f"{site.operand(i)} with strides {list(site.strides[i] or ())}" for i in range(first, first + 2)
+        )
         return (
             f"operands must be matrices with rows or columns without gaps, behind one run of batch axes, found {seen}"
         )
@@ -165,6 +174,16 @@ def part_accepts(site: CallSite) -> str | None:
         need_dtype("the first operand", first, FLOATS),
         need_dtype("the second operand", site.operand(1), (first.dtype,)),
         need_dtype("y", site.results[0], FLOATS),
+    )
+
+
+def added_accepts(site: CallSite) -> str | None:
+    """Two activations of one float dtype behind a c of float32."""
+    first = site.operand(1)
+    return first_reason(
+        need_dtype("c", site.operand(0), (DType.F32,)),
+        need_dtype("a", first, FLOATS),
+        need_dtype("b", site.operand(2), (first.dtype,)),
     )
 
 

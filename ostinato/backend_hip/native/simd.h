@@ -189,6 +189,16 @@ OST_INLINE void with_float_dtype(const Call& call, int64_t dtype, const F& f) {
     }
 }
 
+// f(T{}) for a dtype that was found to be a float.
+template <class F>
+OST_INLINE void with_known_float(int64_t dtype, const F& f) {
+    switch (dtype) {
+        case OST_F32: return f(float{});
+        case OST_F16: return f(f16{});
+        default: return f(bf16{});
+    }
+}
+
 // True when the operand's accessible bytes cover `count` elements of `size` bytes; else reported.
 OST_INLINE bool covers(const Call& call, uint32_t operand, int64_t count, int64_t size) {
     const ost_operand& o = call.operands[operand];

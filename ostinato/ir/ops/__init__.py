@@ -5,8 +5,9 @@ Attributes are plain values, types carry no callables, and result types carry no
 
 Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
 `rope_bias`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`, `elementwise`,
-`movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Room is kept for those to come, each a new file:
-- random numbers (dropout masks, initial values): `Effect.RANDOM`, words from `ir/random.py`, the key an operand like any other;
+`movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Training adds `dropout`, losses token by token
+(`token_loss`), backward operators (`norm_backward`, `column_sums` and the files of forward operators with `_backward` behind), sums in place (`accumulate`) and the `optimizer`; rules of
+derivatives stand with the forward operators, what they share in `derivatives`. Room is kept for those to come, each a new file:
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 """
 
@@ -18,27 +19,40 @@ from types import MappingProxyType
 
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.opdef import OpDef
+from ostinato.ir.ops.accumulate import ACCUMULATE_OPS
 from ostinato.ir.ops.activation import ACTIVATION_OPS
+from ostinato.ir.ops.activation_backward import ACTIVATION_BACKWARD_OPS
 from ostinato.ir.ops.advance import ADVANCE_OPS
 from ostinato.ir.ops.attention import ATTENTION_OPS
+from ostinato.ir.ops.attention_backward import ATTENTION_BACKWARD_OPS
+from ostinato.ir.ops.attention_bidirectional_backward import ATTENTION_BIDIRECTIONAL_BACKWARD_OPS
 from ostinato.ir.ops.attention_parts import ATTENTION_PART_OPS
+from ostinato.ir.ops.attention_parts_backward import ATTENTION_PART_BACKWARD_OPS
 from ostinato.ir.ops.cache import CACHE_OPS
+from ostinato.ir.ops.column_sums import COLUMN_SUM_OPS
+from ostinato.ir.ops.dropout import DROPOUT_OPS
 from ostinato.ir.ops.elementwise import ELEMENTWISE_OPS
 from ostinato.ir.ops.embed import EMBED_OPS
+from ostinato.ir.ops.embedding_backward import EMBEDDING_BACKWARD_OPS
 from ostinato.ir.ops.linear import LINEAR_OPS
 from ostinato.ir.ops.linear_group import LINEAR_GROUP_OPS
 from ostinato.ir.ops.logit_bias import LOGIT_BIAS_OPS
 from ostinato.ir.ops.loss import LOSS_OPS
 from ostinato.ir.ops.matmul import MATMUL_OPS
 from ostinato.ir.ops.movement import MOVEMENT_OPS
+from ostinato.ir.ops.movement_backward import MOVEMENT_BACKWARD_OPS
 from ostinato.ir.ops.norm import NORM_OPS
+from ostinato.ir.ops.norm_backward import NORM_BACKWARD_OPS
+from ostinato.ir.ops.optimizer import OPTIMIZER_OPS
 from ostinato.ir.ops.penalize import PENALIZE_OPS
 from ostinato.ir.ops.reduce import REDUCE_OPS
 from ostinato.ir.ops.rope import ROPE_OPS
+from ostinato.ir.ops.rope_backward import ROPE_BACKWARD_OPS
 from ostinato.ir.ops.rope_bias import ROPE_BIAS_OPS
 from ostinato.ir.ops.rope_store import ROPE_STORE_OPS
 from ostinato.ir.ops.select import SELECT_OPS
 from ostinato.ir.ops.softmax import SOFTMAX_OPS
+from ostinato.ir.ops.token_loss import TOKEN_LOSS_OPS
 from ostinato.ir.ops.view import VIEW_OPS
 
 __all__ = ["OP", "OPS", "add_operators", "added_operators", "remove_operators"]
@@ -66,6 +80,19 @@ OPS: tuple[OpDef, ...] = (
     *SELECT_OPS,
     *ADVANCE_OPS,
     *LOSS_OPS,
+    *TOKEN_LOSS_OPS,
+    *NORM_BACKWARD_OPS,
+    *COLUMN_SUM_OPS,
+    *ACTIVATION_BACKWARD_OPS,
+    *EMBEDDING_BACKWARD_OPS,
+    *ROPE_BACKWARD_OPS,
+    *ATTENTION_BACKWARD_OPS,
+    *ATTENTION_BIDIRECTIONAL_BACKWARD_OPS,
+    *ATTENTION_PART_BACKWARD_OPS,
+    *MOVEMENT_BACKWARD_OPS,
+    *ACCUMULATE_OPS,
+    *DROPOUT_OPS,
+    *OPTIMIZER_OPS,
 )
 """All operators, in the order of the generated documentation."""
 

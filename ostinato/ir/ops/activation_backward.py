@@ -189,7 +189,7 @@ def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _probabilities(rng: np.random.Generator, *shape: int) -> Array:
     power = np.exp(rng.standard_normal(shape) * 2)
-    return (power / np.sum(power, axis=-1, keepdims=True)).astype(np.float32)
+    return np.asarray(power / np.sum(power, axis=-1, keepdims=True), dtype=np.float32)
 
 
 def _samples_softmax(rng: np.random.Generator) -> Iterator[Sample]:

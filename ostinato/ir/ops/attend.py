@@ -1,4 +1,4 @@
-"""What the attention operators share: checks of heads, scale, window and soft cap, and the reference of softmax(scale q k) v over the keys that a token sees.
+"""What the attention operators share: checks of operands, scale, window and cap, and the reference of softmax(scale q k) v over the keys that a token sees.
 
 A window of W keys lets the token at position i see the keys i-W+1..i (0: no window); a soft cap c > 0 turns the scaled scores s into c * tanh(s / c) before
 the mask (Gemma 2, 2024). What a token does not see never enters its result, not even times zero; a token that sees nothing gives zeros, never NaN.
@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from ostinato.ir.errors import ConfigError, ShapeError
-from ostinato.ir.opdef import AttrSpec, Tolerance
-from ostinato.ir.ops.rules import Site, fail, require_positive
+from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
+from ostinato.ir.opdef import AttrSpec, OperandTypes, Sizes, Tolerance
+from ostinato.ir.ops.rules import Site, fail, require_axes, require_positive, require_rank, require_shape
 from ostinato.ir.rounding import multiply, working
 from ostinato.ir.types import Array, Extent
 
-__all__ = ["ATTENTION_TOLERANCE", "SCALE", "SOFT_CAP", "WINDOW", "attend", "check_heads", "check_scale", "check_window"]
+__all__ = [
+    "ATTENTION_TOLERANCE",
+    "SCALE",
+    "SOFT_CAP",
+    "WINDOW",
+    "attend",
+    "causal_pairs",
+    "check_causal",
+    "check_heads",
+    "check_scale",
+    "check_window",
+    "sizes_of_sequences",
+    "visible_keys",
+]
 
 ATTENTION_TOLERANCE = Tolerance(
     2e-5, 2e-5, "contract of cached attention: fp32 scores, exponentials and sums against float64, in any order of keys"
@@ -48,6 +61,43 @@ def check_window(site: Site) -> None:
         fail(ConfigError, site.op, "a window of 1 key or more, or 0 for none", str(window), "0 switches the window off")
     if cap != 0:
         require_positive(site, "soft_cap", "0.0 switches the cap off")
+
+
+def check_causal(site: Site, first: int = 0) -> None:
+    """q [B,T,H,D] (operand `first`), k and, where there is one, v [B,T,G,D] of one dtype behind it, and a scale, a window and a soft cap that are such."""
+    q, k = site.operand(first), site.operand(first + 1)
+    v = site.operand(first + 2) if first + 2 < len(site.operands) else k
+    require_rank(site.op, "q", q, exactly=4)
+    require_axes(site.op, "q", q, "BTHD")
+    require_rank(site.op, "k", k, exactly=4)
+    require_axes(site.op, "k", k, "BTGD")
+    require_shape(site.op, "k", k, (*q.shape[:2], k.shape[2], q.shape[3]))
+    require_shape(site.op, "v", v, k.shape)
+    require_axes(site.op, "v", v, "BTGD")
+    check_heads(site.op, q.shape[2], k.shape[2])
+    if not q.dtype is k.dtype is v.dtype:
+        fail(DTypeError, site.op, f"k and v of dtype {q.dtype.value} like q", f"{k} and {v}", "cast explicitly")
+    check_scale(site)
+    check_window(site)
+
+
+def causal_pairs(sequence: int, window: int) -> int:
+    """Of the square of scores, what lies on and below the diagonal and within the window."""
+    whole = min(window or sequence, sequence)
+    return whole * (whole + 1) // 2 + (sequence - whole) * whole
+
+
+def sizes_of_sequences(operands: OperandTypes) -> Sizes:
+    """Tokens, of whole sequences, of a first operand [B,T,...]."""
+    first = operands[0]
+    assert first is not None
+    return Sizes(first.static_shape[0] * first.static_shape[1], first.static_shape[0])
+
+
+def visible_keys(position: Array, keys: int, window: int) -> Array:
+    """Which of the first `keys` keys the tokens at these positions see: bool [tokens, keys]."""
+    ahead = position.astype(np.int64)[:, None] - np.arange(keys)
+    return (ahead >= 0) & (ahead < window) if window else ahead >= 0
 
 
 def attend(q: Array, k: Array, v: Array, visible: Array, scale: float, soft_cap: float = 0.0) -> Array:

@@ -19,9 +19,13 @@ from ostinato.ir.ops.attend import (
     SOFT_CAP,
     WINDOW,
     attend,
+    causal_pairs,
+    check_causal,
     check_heads,
     check_scale,
     check_window,
+    sizes_of_sequences,
+    visible_keys,
 )
 from ostinato.ir.ops.attention_bidirectional import ATTENTION_BIDIRECTIONAL
 from ostinato.ir.ops.cache import check_cache, check_token_vectors
@@ -33,7 +37,6 @@ from ostinato.ir.ops.rules import (
     Site,
     check_index,
     define,
-    fail,
     make_type,
     nbytes,
     refuse_mixed_halves,
@@ -46,7 +49,7 @@ from ostinato.ir.ops.samplers import floats, indices, invalid, normal, valid
 from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED"]
+__all__ = ["ATTENTION_CAUSAL", "ATTENTION_OPS", "ATTENTION_PACKED", "HEADS", "WRONG_ATTRIBUTES"]
 
 
 def _infer_packed(site: Site) -> tuple[TensorType, ...]:
@@ -65,19 +68,8 @@ def _infer_packed(site: Site) -> tuple[TensorType, ...]:
 
 
 def _infer_causal(site: Site) -> tuple[TensorType, ...]:
-    q, k, v = (site.operand(i) for i in range(3))
-    require_rank(site.op, "q", q, exactly=4)
-    require_axes(site.op, "q", q, "BTHD")
-    require_rank(site.op, "k", k, exactly=4)
-    require_axes(site.op, "k", k, "BTGD")
-    require_shape(site.op, "k", k, (*q.shape[:2], k.shape[2], q.shape[3]))
-    require_shape(site.op, "v", v, k.shape)
-    require_axes(site.op, "v", v, "BTGD")
-    check_heads(site.op, q.shape[2], k.shape[2])
-    if not q.dtype is k.dtype is v.dtype:
-        fail(DTypeError, site.op, f"k and v of dtype {q.dtype.value} like q", f"{k} and {v}", "cast explicitly")
-    check_scale(site)
-    check_window(site)
+    check_causal(site)
+    q = site.operand(0)
     return (make_type(site.op, q.shape, result_float(site, q), q.axes),)
 
 
@@ -100,7 +92,7 @@ def _reference_packed(call: Arrays) -> tuple[Array, ...]:
                 f"{call.op}: expected at most {table.shape[1] * block_size} keys a row, found {keys} in row {row}",
                 hint="the block table bounds what a row can hold",
             )
-        visible = _visible(position[tokens], keys, window)
+        visible = visible_keys(position[tokens], keys, window)
         seen = np.flatnonzero(visible.any(axis=0))
         block = table[row, seen // block_size]
         check_index(call.op, "block", block, 0, blocks)
@@ -109,15 +101,9 @@ def _reference_packed(call: Arrays) -> tuple[Array, ...]:
     return (y,)
 
 
-def _visible(position: Array, keys: int, window: int) -> Array:
-    """Which of the first `keys` keys the tokens at these positions see: bool [tokens, keys]."""
-    ahead = position.astype(np.int64)[:, None] - np.arange(keys)
-    return (ahead >= 0) & (ahead < window) if window else ahead >= 0
-
-
 def _reference_causal(call: Arrays) -> tuple[Array, ...]:
     q, k, v = (call.wide(i) for i in range(3))
-    visible = _visible(np.arange(q.shape[1]), q.shape[1], call.integer("window"))
+    visible = visible_keys(np.arange(q.shape[1]), q.shape[1], call.integer("window"))
     y = np.zeros(q.shape, dtype=np.float32)
     for batch in range(q.shape[0]):
         y[batch] = attend(q[batch], k[batch], v[batch], visible, call.real("scale"), call.real("soft_cap"))
@@ -143,11 +129,10 @@ def _cost_packed(operands: OperandTypes, results: Sequence[TensorType], attrs: M
 
 
 def _cost_causal(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """Of the square of scores, what lies on and below the diagonal and within the window."""
+    """Two products for each pair of a query and a key that it sees."""
     window, sequence = attrs["window"], results[0].static_shape[1]
     assert isinstance(window, int)
-    whole = min(window or sequence, sequence)
-    pairs = whole * (whole + 1) // 2 + (sequence - whole) * whole
+    pairs = causal_pairs(sequence, window)
     return Cost(4 * (results[0].elements // max(sequence, 1)) * pairs, nbytes(*operands, *results))
 
 
@@ -159,14 +144,7 @@ def _sizes_packed(operands: OperandTypes) -> Sizes:
     return Sizes(q.static_shape[0], table.static_shape[0])
 
 
-def _sizes_causal(operands: OperandTypes) -> Sizes:
-    """Tokens, of whole sequences."""
-    q = operands[0]
-    assert q is not None
-    return Sizes(q.static_shape[0] * q.static_shape[1], q.static_shape[0])
-
-
-_WRONG_ATTRIBUTES: tuple[dict[str, Attr], ...] = (
+WRONG_ATTRIBUTES: tuple[dict[str, Attr], ...] = (
     {"window": -1},
     {"window": 4.0},
     {"soft_cap": -1.0},
@@ -313,7 +291,7 @@ def _samples_packed(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((9, 3, 32), axes="NGD"), *good[1:], attrs=attrs)
     yield invalid(ConfigError, *good, attrs={"scale": 0.0})
     yield invalid(ConfigError, *good)
-    for wrong in _WRONG_ATTRIBUTES:
+    for wrong in WRONG_ATTRIBUTES:
         yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
@@ -362,7 +340,7 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
     )
     yield invalid(LayoutError, good[0], normal((2, 5, 2, 32), axes="BGTD"), good[2], attrs=attrs)
     yield invalid(ConfigError, *good, attrs={"scale": float("inf")})
-    for wrong in _WRONG_ATTRIBUTES:
+    for wrong in WRONG_ATTRIBUTES:
         yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
@@ -399,7 +377,7 @@ ATTENTION_CAUSAL = define(
     ATTENTION_TOLERANCE,
     attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_causal,
-    sizes=_sizes_causal,
+    sizes=sizes_of_sequences,
 )
 
 ATTENTION_OPS = (

@@ -32,11 +32,18 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ATTENTION_BIDIRECTIONAL"]
+__all__ = ["ATTENTION_BIDIRECTIONAL", "check_packed", "packed_operands", "packed_rows", "sizes_of_rows"]
 
 
 def _infer(site: Site) -> tuple[TensorType, ...]:
-    q, k, v, row_of_token, start, length = (site.operand(i) for i in range(6))
+    check_packed(site)
+    q = site.operand(0)
+    return (make_type(site.op, q.shape, result_float(site, q), q.axes),)
+
+
+def check_packed(site: Site, first: int = 0) -> None:
+    """q [N,H,D] (operand `first`), k and v [N,G,D] of one dtype behind it, then the row of each token and where rows lie; and a scale."""
+    q, k, v, row_of_token, start, length = (site.operand(first + i) for i in range(6))
     require_rank(site.op, "q", q, exactly=3)
     require_axes(site.op, "q", q, "NHD")
     require_rank(site.op, "k", k, exactly=3)
@@ -54,28 +61,31 @@ def _infer(site: Site) -> tuple[TensorType, ...]:
     require_shape(site.op, "length", length, start.shape)
     require_axes(site.op, "length", length, "R")
     check_scale(site)
-    return (make_type(site.op, q.shape, result_float(site, q), q.axes),)
 
 
-def _reference(call: Arrays) -> tuple[Array, ...]:
-    q, k, v = (call.wide(i) for i in range(3))
-    row_of_token, start, length = (call.operand(i) for i in range(3, 6))
-    y = np.zeros(q.shape, dtype=np.float32)
-    if not y.size:
-        return (y,)
-    check_index(call.op, "row_of_token", row_of_token[row_of_token >= 0], 0, start.shape[0])
+def packed_rows(op: str, row_of_token: Array, start: Array, length: Array) -> Iterator[tuple[Array, slice]]:
+    """The rows that tokens name: which tokens those are, and which tokens they see. Raises `BoundsError` for a row that does not lie within the tokens."""
+    check_index(op, "row_of_token", row_of_token[row_of_token >= 0], 0, start.shape[0])
     for row in np.unique(row_of_token[row_of_token >= 0]):
         first, end = int(start[row]), int(start[row]) + int(length[row])
         if length[row] <= 0:
             continue
-        if first < 0 or end > q.shape[0]:
+        if first < 0 or end > row_of_token.shape[0]:
             raise BoundsError(
-                f"{call.op}: expected row {row} within the {q.shape[0]} tokens, found tokens [{first}, {end})",
+                f"{op}: expected row {row} within the {row_of_token.shape[0]} tokens, found tokens [{first}, {end})",
                 hint="start and length count tokens of this batch",
             )
-        tokens = np.flatnonzero(row_of_token == row)
-        everything = np.ones((len(tokens), end - first), dtype=np.bool_)
-        y[tokens] = attend(q[tokens], k[first:end], v[first:end], everything, call.real("scale"))
+        yield np.flatnonzero(row_of_token == row), slice(first, end)
+
+
+def _reference(call: Arrays) -> tuple[Array, ...]:
+    q, k, v = (call.wide(i) for i in range(3))
+    y = np.zeros(q.shape, dtype=np.float32)
+    if not y.size:
+        return (y,)
+    for tokens, seen in packed_rows(call.op, call.operand(3), call.operand(4), call.operand(5)):
+        everything = np.ones((len(tokens), seen.stop - seen.start), dtype=np.bool_)
+        y[tokens] = attend(q[tokens], k[seen], v[seen], everything, call.real("scale"))
     return (y,)
 
 
@@ -89,42 +99,43 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
     return Cost(4 * results[0].elements * keys, nbytes(*operands, *results))
 
 
-def _sizes(operands: OperandTypes) -> Sizes:
-    """Tokens, of the rows."""
-    q, start = operands[0], operands[4]
-    assert q is not None
+def sizes_of_rows(operands: OperandTypes) -> Sizes:
+    """Tokens, of the rows; q or its gradient comes first, where rows start and how long they are last."""
+    first, start = operands[0], operands[-2]
+    assert first is not None
     assert start is not None
-    return Sizes(q.static_shape[0], start.static_shape[0])
+    return Sizes(first.static_shape[0], start.static_shape[0])
+
+
+def packed_operands(
+    lengths: Sequence[int],
+    heads: tuple[int, int, int] = (12, 12, 32),
+    dtype: DType = DType.F32,
+    *,
+    rows: Sequence[int] | None = None,
+    starts: Sequence[int] | None = None,
+    tokens: int | None = None,
+) -> tuple[SampleOperand, ...]:
+    """Rows of `lengths` one after the other; `rows` and `starts` replace what follows from that."""
+    query, shared, head = heads
+    owner = np.repeat(np.arange(len(lengths)), lengths) if rows is None else np.array(rows, dtype=np.int32)
+    count = len(owner) if tokens is None else tokens
+    owner = np.concatenate([owner, np.full(count - len(owner), -1)])
+    begin = np.cumsum([0, *lengths])[:-1] if starts is None else np.array(starts)
+    kv = normal((count, shared, head), dtype, "NGD")
+    return (
+        normal((count, query, head), dtype, "NHD"),
+        kv,
+        kv,
+        indices(owner, "N"),
+        indices(begin, "R"),
+        indices(lengths, "R"),
+    )
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
-
-    def call(
-        lengths: Sequence[int],
-        heads: tuple[int, int, int] = (12, 12, 32),
-        dtype: DType = DType.F32,
-        *,
-        rows: Sequence[int] | None = None,
-        starts: Sequence[int] | None = None,
-        tokens: int | None = None,
-    ) -> tuple[SampleOperand, ...]:
-        """Rows of `lengths` one after the other; `rows` and `starts` replace what follows from that."""
-        query, shared, head = heads
-        owner = np.repeat(np.arange(len(lengths)), lengths) if rows is None else np.array(rows, dtype=np.int32)
-        count = len(owner) if tokens is None else tokens
-        owner = np.concatenate([owner, np.full(count - len(owner), -1)])
-        begin = np.cumsum([0, *lengths])[:-1] if starts is None else np.array(starts)
-        kv = normal((count, shared, head), dtype, "NGD")
-        return (
-            normal((count, query, head), dtype, "NHD"),
-            kv,
-            kv,
-            indices(owner, "N"),
-            indices(begin, "R"),
-            indices(lengths, "R"),
-        )
-
+    call = packed_operands
     for heads in ((12, 12, 32), (1, 1, 64), (6, 2, 80), (7, 1, 128), (2, 2, 33), (3, 1, 7)):
         yield valid(*call([1], heads), scale=heads[2] ** -0.5)
         yield valid(*call([5, 1, 31, 16], heads), scale=heads[2] ** -0.5)
@@ -189,5 +200,5 @@ ATTENTION_BIDIRECTIONAL = define(
     ATTENTION_TOLERANCE,
     attrs=(SCALE, DTYPE_ATTR),
     cost=_cost,
-    sizes=_sizes,
+    sizes=sizes_of_rows,
 )

@@ -25,30 +25,41 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["CROSS_ENTROPY", "IGNORED", "LOSS_OPS"]
+__all__ = ["CROSS_ENTROPY", "IGNORED", "LOSS_OPS", "counted_rows", "require_logits"]
 
 IGNORED = -100
 """Target of a row that does not count."""
 
 
+def require_logits(site: Site, logits: int, target: int) -> tuple[str, ...]:
+    """Operands logits S + [V] and target S, with a vocabulary that is not empty; the axis names that they have together for S."""
+    scores, chosen = site.operand(logits), site.operand(target)
+    require_rank(site.op, "logits", scores, at_least=1)
+    if scores.shape[-1] == 0:
+        fail(ShapeError, site.op, "a vocabulary that is not empty", str(scores), "there is nothing to choose from")
+    require_shape(site.op, "target", chosen, scores.shape[:-1])
+    return join_axes(site.op, "target", scores.axes[:-1], chosen.axes)
+
+
+def counted_rows(call: Arrays, target: int) -> Array:
+    """The rows, leading axes flattened, whose target counts; raises `BoundsError` where none does."""
+    rows = np.flatnonzero(call.operand(target).reshape(-1) != IGNORED)
+    if not rows.size:
+        raise BoundsError(
+            f"{call.op}: expected a target other than {IGNORED}, found none", hint="leave batches without targets out"
+        )
+    return rows
+
+
 def _infer(site: Site) -> tuple[TensorType, ...]:
-    logits, target = site.operand(0), site.operand(1)
-    require_rank(site.op, "logits", logits, at_least=1)
-    if logits.shape[-1] == 0:
-        fail(ShapeError, site.op, "a vocabulary that is not empty", str(logits), "there is nothing to choose from")
-    require_shape(site.op, "target", target, logits.shape[:-1])
-    join_axes(site.op, "target", logits.axes[:-1], target.axes)
+    require_logits(site, 0, 1)
     return (make_type(site.op, (), DType.F32, ()),)
 
 
 def _reference(call: Arrays) -> tuple[Array, ...]:
     logits = call.wide(0).reshape(-1, call.operand(0).shape[-1])
     target = call.operand(1).reshape(-1)
-    rows = np.flatnonzero(target != IGNORED)
-    if not rows.size:
-        raise BoundsError(
-            f"{call.op}: expected a target other than {IGNORED}, found none", hint="leave batches without targets out"
-        )
+    rows = counted_rows(call, 1)
     check_index(call.op, "target", target[rows], 0, logits.shape[1])
     counted = logits[rows]
     largest = np.max(counted, axis=-1, keepdims=True)

@@ -26,7 +26,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["BROADCAST_SCALAR", "CONCAT", "MAX_PARTS", "MOVEMENT_OPS", "REPEAT_INTERLEAVE"]
+__all__ = ["AXIS", "BROADCAST_SCALAR", "CONCAT", "MAX_PARTS", "MOVEMENT_OPS", "NAME", "REPEAT_INTERLEAVE", "checked_axis"]
 
 MAX_PARTS = 8
 """Tensors that one `concat` joins; more are joined in steps."""
@@ -36,7 +36,7 @@ NAME = AttrSpec("name", str, "")
 """Name of the axis that an operator makes; "" leaves it anonymous."""
 
 
-def _checked_axis(site: Site, x: TensorType) -> int:
+def checked_axis(site: Site, x: TensorType) -> int:
     axis = site.integer("axis")
     if not 0 <= axis < x.rank:
         fail(BoundsError, site.op, f"an axis in [0, {x.rank})", str(axis), "axes are counted from 0, from the front")
@@ -45,7 +45,7 @@ def _checked_axis(site: Site, x: TensorType) -> int:
 
 def _infer_concat(site: Site) -> tuple[TensorType, ...]:
     first = site.operand(0)
-    axis = _checked_axis(site, first)
+    axis = checked_axis(site, first)
     joined, axes = 0, first.axes
     for place, part in enumerate(site.operands):
         if part is None:
@@ -79,7 +79,7 @@ def _infer_concat(site: Site) -> tuple[TensorType, ...]:
 
 def _infer_repeat(site: Site) -> tuple[TensorType, ...]:
     x, repeats = site.operand(0), site.integer("repeats")
-    axis = _checked_axis(site, x)
+    axis = checked_axis(site, x)
     extent = x.shape[axis]
     if repeats < 1:
         fail(ConfigError, site.op, "1 repeat or more", str(repeats), "leave the operator out where nothing is repeated")

@@ -1,7 +1,7 @@
 """Gradients of the normalisations along the last axis, by their x; those of their vectors are column sums (`column_sums`).
 
-A row's statistics are computed again from x, which the backward pass reads anyway, and handed on for the column sums: nothing but x is kept of the forward pass.
-With r = 1 / sqrt(mean(x^2) + eps), n = x r and h = gradient * gain, the gradient of an RMS norm is r (h - n mean(h n)); that of a layer norm has n = (x - mean) r
+A row's statistics are computed again from x, which is read anyway, and handed on for the column sums: nothing but x is kept of the forward pass. With
+r = 1 / sqrt(mean(x^2) + eps), n = x r and h = gradient * gain, the gradient of an RMS norm is r (h - n mean(h n)); that of a layer norm has n = (x - mean) r
 and loses mean(h) as well. `addend` is the gradient that reaches x on another way, as around a residual block: added in the same pass over the data.
 """
 

@@ -1,4 +1,4 @@
-"""Reductions: the sum of a whole tensor, and the mean of each sequence of packed tokens.
+"""Reductions and their gradients: the sum of a whole tensor, and the mean of each sequence of packed tokens.
 
 Sums run in one order that neither threads nor a row's place in its batch changes.
 """
@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.derivative import Gradients
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
+from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.ops.derivatives import GRADIENT, SECOND, only_gradient
 from ostinato.ir.ops.rules import (
     F32,
     FLOATS,
@@ -18,17 +20,21 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
+    fail,
     join_axes,
     make_type,
     nbytes,
     require_rank,
+    require_same_extent,
     require_shape,
 )
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
+from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["MASKED_MEAN", "REDUCE_OPS", "REDUCE_SUM"]
+__all__ = ["BROADCAST_SCALAR", "MASKED_MEAN", "MASKED_MEAN_BACKWARD", "REDUCE_OPS", "REDUCE_SUM"]
 
 TOLERANCE = Tolerance(2e-5, 2e-5, "contract of reduce_sum: fp32 sums of short runs, added up in ascending order")
 
@@ -42,16 +48,51 @@ def _infer_mean(site: Site) -> tuple[TensorType, ...]:
     return (make_type(site.op, (*start.shape, x.shape[1]), x.dtype, (*axes, x.axes[1])),)
 
 
+def _check_rows(op: str, start: Array, length: Array, tokens: int) -> None:
+    """Raises `BoundsError` for a row that is not made of these tokens."""
+    check_index(op, "length", length, 0, tokens + 1)
+    check_index(op, "start of a row that has tokens", np.where(length > 0, start, 0), 0, tokens + 1)
+    check_index(op, "end of a row", np.where(length > 0, start.astype(np.int64) + length, 0), 0, tokens + 1)
+
+
 def _reference_mean(call: Arrays) -> tuple[Array, ...]:
     x, start, length = call.wide(0), call.operand(1), call.operand(2)
-    check_index(call.op, "length", length, 0, x.shape[0] + 1)
-    check_index(call.op, "start of a row that has tokens", np.where(length > 0, start, 0), 0, x.shape[0] + 1)
-    stop = np.where(length > 0, start.astype(np.int64) + length, 0)
-    check_index(call.op, "end of a row", stop, 0, x.shape[0] + 1)
+    _check_rows(call.op, start, length, x.shape[0])
     y = np.zeros((start.shape[0], x.shape[1]), dtype=np.float32)
     for row in np.flatnonzero(length > 0):
-        y[row] = np.mean(x[start[row] : stop[row]], axis=0)
+        y[row] = np.mean(x[start[row] : start[row] + length[row]], axis=0)
     return (y,)
+
+
+def _infer_mean_backward(site: Site) -> tuple[TensorType, ...]:
+    gradient, start, length, rows = site.operand(0), site.operand(1), site.operand(2), site.integer("rows")
+    require_rank(site.op, "gradient [R, C]", gradient, exactly=2)
+    require_rank(site.op, "start", start, exactly=1)
+    require_same_extent(site.op, "rows of gradient like start,", start.shape[0], gradient.shape[0])
+    require_shape(site.op, "length", length, start.shape)
+    join_axes(site.op, "length", join_axes(site.op, "start", gradient.axes[:1], start.axes), length.axes)
+    if rows < 0:
+        fail(ConfigError, site.op, "rows of 0 or more", str(rows), "as many as x has")
+    return (make_type(site.op, (rows, gradient.shape[1]), DType.F32, (site.text("name"), gradient.axes[1])),)
+
+
+def _reference_mean_backward(call: Arrays) -> tuple[Array, ...]:
+    gradient, start, length, rows = call.wide(0), call.operand(1), call.operand(2), call.integer("rows")
+    _check_rows(call.op, start, length, rows)
+    found = np.zeros((rows, gradient.shape[1]), dtype=working())
+    for row in np.flatnonzero(length > 0):
+        found[start[row] : start[row] + length[row]] += gradient[row] / length[row]
+    return (found.astype(np.float32),)
+
+
+def _infer_broadcast(site: Site) -> tuple[TensorType, ...]:
+    require_shape(site.op, "x", site.operand(0), ())
+    like = site.operand(1)
+    return (make_type(site.op, like.shape, DType.F32, like.axes),)
+
+
+def _reference_broadcast(call: Arrays) -> tuple[Array, ...]:
+    return (np.full(call.operand(1).shape, call.operand(0), dtype=np.float32),)
 
 
 def _infer_sum(site: Site) -> tuple[TensorType, ...]:
@@ -68,6 +109,21 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
     x = operands[0]
     assert x is not None
     return Cost(x.elements, nbytes(*operands, *results))
+
+
+def _broadcast_gradient(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("reduce_sum", (only_gradient(at),))}
+
+
+def _sum_gradient(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("broadcast_scalar", (only_gradient(at), at.operand(0)))}
+
+
+def _mean_gradient(at: Gradients) -> Mapping[int, str]:
+    """Only a fixed number of tokens can be written into an attribute."""
+    x = at.type(at.operand(0))
+    attrs: Mapping[str, Attr] = {"rows": x.static_shape[0], "name": x.axes[0]}
+    return {0: at.apply("masked_mean_backward", (only_gradient(at), at.operand(1), at.operand(2)), attrs)}
 
 
 def _samples_mean(rng: np.random.Generator) -> Iterator[Sample]:
@@ -91,6 +147,41 @@ def _samples_mean(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(DTypeError, normal((5, 8)), normal((1,)), indices([1]))
     yield invalid(DTypeError, normal((5, 8), DType.F64), indices([0]), indices([1]))
     yield invalid(LayoutError, normal((5, 8), axes="NC"), indices([0], "R"), indices([1], "B"))
+
+
+def _samples_mean_backward(rng: np.random.Generator) -> Iterator[Sample]:
+    yield valid(normal((1, 1)), indices([0]), indices([1]), rows=1)
+    yield valid(normal((3, 33), axes="_C"), indices([0, 3, 6], "R"), indices([3, 3, 1], "R"), rows=7, name="N")
+    yield valid(normal((4, 384)), indices([5, 0, 0, 39]), indices([30, 0, 40, 1]), rows=40)
+    yield valid(normal((33, 65)), indices(rng.integers(0, 100, 33)), indices(rng.integers(0, 200, 33)), rows=300)
+    yield valid(normal((2, 8)), indices([77, -3]), indices([0, 0]), rows=5)
+    yield valid(normal((1, 8)), indices([0]), indices([0]), rows=0)
+    yield valid(normal((1, 0)), indices([0]), indices([2]), rows=5)
+    yield valid(normal((0, 8)), indices(np.zeros(0)), indices(np.zeros(0)), rows=5)
+    attrs: Mapping[str, Attr] = {"rows": 5}
+    yield invalid(BoundsError, normal((1, 8)), indices([3]), indices([3]), attrs=attrs)
+    yield invalid(BoundsError, normal((1, 8)), indices([-1]), indices([2]), attrs=attrs)
+    yield invalid(BoundsError, normal((1, 8)), indices([0]), indices([-1]), attrs=attrs)
+    yield invalid(ShapeError, normal((8,)), indices([0]), indices([1]), attrs=attrs)
+    yield invalid(ShapeError, normal((2, 8)), indices([0]), indices([1]), attrs=attrs)
+    yield invalid(ShapeError, normal((1, 8)), indices([0]), indices([1, 2]), attrs=attrs)
+    yield invalid(DTypeError, normal((1, 8), DType.BF16), indices([0]), indices([1]), attrs=attrs)
+    yield invalid(LayoutError, normal((1, 8), axes="RC"), indices([0], "B"), indices([1]), attrs=attrs)
+    yield invalid(LayoutError, normal((1, 8), axes="RC"), indices([0]), indices([1]), attrs={**attrs, "name": "C"})
+    yield invalid(ConfigError, normal((1, 8)), indices([0]), indices([1]), attrs={"rows": -1})
+    yield invalid(ConfigError, normal((1, 8)), indices([0]), indices([1]))
+
+
+def _samples_broadcast(rng: np.random.Generator) -> Iterator[Sample]:
+    del rng
+    for shape in ((1,), (3, 33), (31, 100), (0, 8), ()):
+        yield valid(normal(()), normal(shape))
+    yield valid(reals(np.nan), normal((2, 3), DType.BF16, "NC"))
+    yield valid(normal(()), normal((2, 5), DType.F16))
+    yield invalid(ShapeError, normal((1,)), normal((3, 4)))
+    yield invalid(ShapeError, normal(()))
+    yield invalid(DTypeError, normal((), DType.BF16), normal((3, 4)))
+    yield invalid(DTypeError, normal(()), indices([1, 2]))
 
 
 def _samples_sum(rng: np.random.Generator) -> Iterator[Sample]:
@@ -117,6 +208,7 @@ REDUCE_SUM = define(
     Tolerance(2e-5, 2e-5, "contract of reduce_sum: fp32 sums of short runs, added up in float64 and ascending order"),
     extent="x",
     cost=_cost,
+    derivative=_sum_gradient,
 )
 
 MASKED_MEAN = define(
@@ -129,9 +221,39 @@ MASKED_MEAN = define(
     _samples_mean,
     TOLERANCE,
     cost=_cost,
+    derivative=_mean_gradient,
+)
+
+MASKED_MEAN_BACKWARD = define(
+    "masked_mean_backward",
+    "Gradient of masked_mean by its x of `rows` tokens: each token's share of the gradients [R,C] of its rows; `name` names the tokens' axis.",
+    (GRADIENT, OperandSpec("start", I32), OperandSpec("length", I32)),
+    ("x_gradient",),
+    _infer_mean_backward,
+    _reference_mean_backward,
+    _samples_mean_backward,
+    Tolerance(2e-5, 2e-5, "contract of reduce_sum: fp32 sums over the rows of a token"),
+    attrs=(AttrSpec("rows", int), AttrSpec("name", str, "")),
+    cost=cost_per_element(2),
+    derivative=SECOND,
+)
+
+BROADCAST_SCALAR = define(
+    "broadcast_scalar",
+    "The scalar x in every element of a float32 tensor of the shape of `like`, whose values are not read.",
+    (OperandSpec("x", F32), OperandSpec("like", FLOATS)),
+    ("y",),
+    _infer_broadcast,
+    _reference_broadcast,
+    _samples_broadcast,
+    Tolerance(0, 0, "a number is copied"),
+    cost=cost_per_element(0),
+    derivative=_broadcast_gradient,
 )
 
 REDUCE_OPS = (
     REDUCE_SUM,
     MASKED_MEAN,
+    MASKED_MEAN_BACKWARD,
+    BROADCAST_SCALAR,
 )

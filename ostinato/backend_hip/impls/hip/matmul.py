@@ -9,6 +9,8 @@ from ostinato.backend_hip.impls.common import Predicate, all_of
 from ostinato.backend_hip.impls.hip.common import THREADS, Params, by_dtypes, element_launch, readable
 from ostinato.backend_hip.impls.matmul import (
     Product,
+    added_accepts,
+    added_product,
     context_product,
     matmul_accepts,
     matmul_product,
@@ -53,6 +55,16 @@ def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Produ
         all_of(accepts, stacked(product)),
     )
     return replace(row, strided=frozenset(operands))
+
+
+def _added_params(site: CallSite) -> Params:
+    """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, sharers of b, steps."""
+    seen = added_product(site)
+    assert seen is not None, "accepted before"
+    a, b, y = seen.a, seen.b, seen.y
+    flags = (int(a.turned), int(b.turned))
+    sizes = (y.entries, y.each, seen.m, seen.k, seen.n)
+    return (*sizes, *flags, site.real("scale"), seen.shared, *a.steps, *b.steps, *y.steps)
 
 
 MATMUL_ROWS = (

@@ -2,8 +2,8 @@
 
 Their steps are of kind GEMM and name no kernel: everything of the product is in the parameters (`GemmParams`) and the operands (`GEMM_OPERANDS`). The vendor's
 matrices are column-major, so a product of row-major ones is asked for turned round: y = x times weight^T is d = weight^T^T times x^T with d = y^T, which lie in
-memory as they are. Sums are f32, exact products, no TF32. A residual of `linear` is c, added with beta 1 before the result is rounded; both libraries let d be
-c itself, which the rows declare as in place. The workspace depends on the size of the product alone.
+memory as they are. Sums are f32, exact products, no TF32. A residual of `linear` and what a `matmul_add` adds to is c, added with beta 1 before the result is
+rounded; both libraries let d be c itself, which is in place. The workspace depends on the size of the product alone.
 
 The library knows no count: rows past the valid ones are computed too, from whatever lies there. What comes of them is unspecified, not even finite, and no
 later step reads it; a valid row depends on its own row of x alone.
@@ -129,23 +129,23 @@ def _taken(site: CallSite, index: int, *, folded: bool = False) -> _Matrices:
     return found
 
 
-def vendor_dtypes(first: str, second: str, result: str) -> Predicate:
-    """Two operands of one float dtype; the result is of it too, or f32."""
+def vendor_dtypes(first: str, second: str, result: str, at: int = 0) -> Predicate:
+    """Two operands of one float dtype, number `at` and the next; the result is of it too, or f32."""
 
     def accepts(site: CallSite) -> str | None:
-        dtype = site.operand(0).dtype
+        dtype = site.operand(at).dtype
         return first_reason(
-            need_dtype(first, site.operand(0), FLOATS),
-            need_dtype(second, site.operand(1), (dtype,)),
+            need_dtype(first, site.operand(at), FLOATS),
+            need_dtype(second, site.operand(at + 1), (dtype,)),
             need_dtype(result, site.results[0], dict.fromkeys((dtype, DType.F32))),
         )
 
     return accepts
 
 
-def some_elements(site: CallSite) -> str | None:
-    """Operands and a result with elements, of extents that the libraries take."""
-    tensors = (site.operand(0), site.operand(1), site.results[0])
+def some_elements(site: CallSite, at: int = 0) -> str | None:
+    """Operands, number `at` and the next, and a result with elements, of extents that the libraries take."""
+    tensors = (site.operand(at), site.operand(at + 1), site.results[0])
     if not all(tensor.elements for tensor in tensors):
         return "the vendor multiplies nothing that has no elements"
     if any(max(tensor.elements // tensor.static_shape[-1], *tensor.static_shape) > _MOST for tensor in tensors):
@@ -217,16 +217,22 @@ def _linear_params(site: CallSite) -> GemmParams:
     )
 
 
-def _matmul_accepts(site: CallSite) -> str | None:
+def _matmul_accepts(site: CallSite, at: int = 0) -> str | None:
     return first_reason(
-        _aligned("a", site.operand(0), _seen(site, 0), site.offset(0)),
-        _aligned("b", site.operand(1), _seen(site, 1), site.offset(1)),
+        _aligned("a", site.operand(at), _seen(site, at), site.offset(at)),
+        _aligned("b", site.operand(at + 1), _seen(site, at + 1), site.offset(at + 1)),
         _aligned("y", site.results[0], _natural(site.results[0])),
     )
 
 
-def _matmul_params(site: CallSite) -> GemmParams:
-    first, second, y = _taken(site, 0), _taken(site, 1), site.results[0]
+def _added_accepts(site: CallSite) -> str | None:
+    if site.offset(0) * site.operand(0).dtype.block_bytes % ALIGNMENT:
+        return "c must lie at a multiple of 16 bytes"
+    return some_elements(site, 1) or _matmul_accepts(site, 1)
+
+
+def _matmul_params(site: CallSite, at: int = 0, beta: float = 0.0) -> GemmParams:
+    first, second, y = _taken(site, at), _taken(site, at + 1), site.results[0]
     m, n = y.static_shape[-2:]
     batched = first.batches > 1
     return GemmParams(
@@ -236,8 +242,8 @@ def _matmul_params(site: CallSite) -> GemmParams:
         batches=first.batches,
         transpose_a=int(site.boolean("transpose_b") != second.transposed),
         transpose_b=int(site.boolean("transpose_a") != first.transposed),
-        a_type=number(site.operand(1)),
-        b_type=number(site.operand(0)),
+        a_type=number(site.operand(at + 1)),
+        b_type=number(site.operand(at)),
         c_type=number(y),
         d_type=number(y),
         bias_type=NO_BIAS,
@@ -250,7 +256,7 @@ def _matmul_params(site: CallSite) -> GemmParams:
         c_stride=m * n if batched else 0,
         d_stride=m * n if batched else 0,
         alpha=site.real("scale"),
-        beta=0.0,
+        beta=beta,
     )
 
 
@@ -302,5 +308,12 @@ VENDOR_ROWS = (
         frozenset({"a", "b"}),
         _matmul_params,
         all_of(vendor_dtypes("a", "b", "y"), some_elements, _matmul_accepts),
+    ),
+    gemm_row(
+        "matmul_add",
+        ("b", "a", "-", "c", "y", "workspace"),
+        frozenset({"a", "b"}),
+        lambda site: _matmul_params(site, 1, 1.0),
+        all_of(vendor_dtypes("a", "b", "y", 1), _added_accepts),
     ),
 )

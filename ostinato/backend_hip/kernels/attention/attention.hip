@@ -150,10 +150,15 @@ using lanes_8 = Lanes<8>;
 using lanes_16 = Lanes<16>;
 using lanes_32 = Lanes<32>;
 
-template <class Y>
+template <class Y, class Sums = NoLogSums>
 struct Finished {
     Y* y;
-    DEVICE void operator()(int d, f32, f32 sum, f32 output) const { narrow(quotient(output, sum), y[d]); }
+    i64 token = 0, head = 0;
+    Sums log_sums = {};
+    DEVICE void operator()(int d, f32 peak, f32 sum, f32 output) const {
+        narrow(quotient(output, sum), y[d]);
+        if (d == 0) log_sums.put(token, head, peak, sum);
+    }
 };
 
 // q, y [tokens, heads, width]; caches [blocks, kv_heads, block_size, width] through the block table.
@@ -180,11 +185,11 @@ DEVICE void attention_packed(const Q* q, const C* k_cache, const C* v_cache, con
 }
 
 // q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width]: token t sees the keys up to t.
-template <class Way, class T, class Y>
-DEVICE void attention_causal(const T* q, const T* k, const T* v, const i32* count, Y* y, i64 batches, i64 time,
-                             i64 heads, i64 kv_heads, i64 width, f64 scale, i64 window, f64 cap, i64 q_batch,
-                             i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch, i64 v_token,
-                             i64 v_head, Status) {
+template <class Way, class T, class Y, class Sums>
+DEVICE void whole_sequences(const T* q, const T* k, const T* v, const i32* count, Y* y, Sums log_sums, i64 batches,
+                            i64 time, i64 heads, i64 kv_heads, i64 width, f64 scale, i64 window, f64 cap, i64 q_batch,
+                            i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch, i64 v_token,
+                            i64 v_head) {
     const Scoring score = {static_cast<f32>(scale), static_cast<f32>(cap)};
     const i64 units = valid_rows(count, batches) * time * heads;
     for (i64 unit = block_index(); unit < units; unit += block_count()) {
@@ -192,8 +197,27 @@ DEVICE void attention_causal(const T* q, const T* k, const T* v, const i32* coun
         const i64 kv = head / (heads / kv_heads);
         Way::attend(q + (batch * q_batch + token * q_token + head * q_head), k + (batch * k_batch + kv * k_head),
                     v + (batch * v_batch + kv * v_head), window_start(token, window), token + 1,
-                    static_cast<int>(width), score, Evenly{k_token, v_token}, Finished<Y>{y + unit * width});
+                    static_cast<int>(width), score, Evenly{k_token, v_token},
+                    Finished<Y, Sums>{y + unit * width, batch * time + token, head, log_sums});
     }
+}
+
+template <class Way, class T, class Y>
+DEVICE void attention_causal(const T* q, const T* k, const T* v, const i32* count, Y* y, i64 batches, i64 time,
+                             i64 heads, i64 kv_heads, i64 width, f64 scale, i64 window, f64 cap, i64 q_batch,
+                             i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch, i64 v_token,
+                             i64 v_head, Status) {
+    whole_sequences<Way>(q, k, v, count, y, NoLogSums{}, batches, time, heads, kv_heads, width, scale, window, cap,
+                         q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head);
+}
+
+template <class Way, class T, class Y>
+DEVICE void attention_causal_saved(const T* q, const T* k, const T* v, const i32* count, Y* y, f32* log_sum,
+                                   i64 batches, i64 time, i64 heads, i64 kv_heads, i64 width, f64 scale, i64 window,
+                                   f64 cap, i64 q_batch, i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head,
+                                   i64 v_batch, i64 v_token, i64 v_head, Status) {
+    whole_sequences<Way>(q, k, v, count, y, LogSums{log_sum, time, heads}, batches, time, heads, kv_heads, width, scale,
+                         window, cap, q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head);
 }
 
 // q, y [tokens, heads, width], k and v [tokens, kv_heads, width]: a token of row r sees tokens start[r] .. start[r] +

@@ -19,9 +19,9 @@ DEVICE void load_row(const f32* at, f32 (&values)[COUNT]) {
     }
 }
 
-template <int WIDTH, class Y, class Problem>
+template <int WIDTH, class Y, class Problem, class LogSum = NoLogSums>
 DEVICE void attend(const f32* q, const f32* k, const f32* v, Y* y, i64 valid, i64 heads, i64 kv_heads, Scoring score,
-                   Problem problem, Status status) {
+                   Problem problem, Status status, LogSum log_sums = {}) {
     constexpr int OWN = WIDTH / SHARERS, STRIDE = Staged<WIDTH, f32>::STRIDE, WEIGHTS = SPAN + 4;
     SHARED(Words, query_rows, QUERIES * WIDTH / 4);
     SHARED(Words, key_rows, SPAN * STRIDE / 4);
@@ -136,6 +136,7 @@ DEVICE void attend(const f32* q, const f32* k, const f32* v, Y* y, i64 valid, i6
             f32 total = totals[r];
             for (int n = 1; n < SHARERS; n *= 2) total += shuffle_xor(total, n);
             if (token >= tokens) continue;
+            if (own == 0) log_sums.put(token, head, peaks[r], total);
 #pragma unroll
             for (int i = 0; i < OWN; ++i) {
                 narrow(total == 0.0f ? 0.0f : sums[r][i] / total,
@@ -166,6 +167,18 @@ DEVICE void attention_block_causal(const f32* q, const f32* k, const f32* v, con
     const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
     attend<WIDTH>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status);
+}
+
+// The same with the logarithms of what weights were divided by.
+template <int WIDTH, class Y>
+DEVICE void attention_block_causal_saved(const f32* q, const f32* k, const f32* v, const i32* count, Y* y, f32* log_sum,
+                                        i64 batches, i64 time, i64 heads, i64 kv_heads, i64, f64 scale, i64 window,
+                                        f64 cap, i64 q_batch, i64 q_token, i64 q_head, i64 k_batch, i64 k_token,
+                                        i64 k_head, i64 v_batch, i64 v_token, i64 v_head, Status status) {
+    const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
+    attend<WIDTH>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
+                  Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status,
+                  LogSums{log_sum, time, heads});
 }
 
 // q, y [tokens, heads, width], k and v [tokens, kv_heads, width]: a token sees all of its row.

@@ -173,9 +173,9 @@ DEVICE void send_queries(Staged<WIDTH, T> high, Staged<WIDTH, T> low, f32* facto
 
 // Sequences of a block's queries one after the other. Problem says of a token what it sees, where its query lies, and
 // where the keys of a sequence are.
-template <int WIDTH, class T, class Q, class Y, class Problem>
+template <int WIDTH, class T, class Q, class Y, class Problem, class LogSum = NoLogSums>
 DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 valid, i64 heads, i64 kv_heads, Scoring score,
-                   Problem problem, Status status) {
+                   Problem problem, Status status, LogSum log_sums = {}) {
     static_assert(QUERIES == SPAN, "queries cut in two take the room of keys and of values");
     constexpr int STAGED = SPAN * Staged<WIDTH, T>::STRIDE;
     SHARED(Words, memory, 2 * STAGED / RUN);
@@ -271,6 +271,7 @@ DEVICE void attend(const Q* q, const T* k, const T* v, Y* y, i64 valid, i64 head
             const f32 share = shifted(own.peaks[r], top), other_share = shifted(other_peaks[query], top);
             const f32 total = own.totals[r] * share + other_totals[query] * other_share;
             if (token >= tokens) continue;
+            if (Sums::column(i) == 0) log_sums.put(token, head, top, total);
 #pragma unroll
             for (int d = 0; d < WIDTH / TILE; ++d) {
                 const f32 sum =
@@ -303,6 +304,18 @@ DEVICE void attention_tile_causal(const T* q, const T* k, const T* v, const i32*
     const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
     attend<WIDTH, T>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
                   Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status);
+}
+
+// The same with the logarithms of what weights were divided by.
+template <int WIDTH, class T, class Y>
+DEVICE void attention_tile_causal_saved(const T* q, const T* k, const T* v, const i32* count, Y* y, f32* log_sum,
+                                        i64 batches, i64 time, i64 heads, i64 kv_heads, i64, f64 scale, i64 window,
+                                        f64 cap, i64 q_batch, i64 q_token, i64 q_head, i64 k_batch, i64 k_token,
+                                        i64 k_head, i64 v_batch, i64 v_token, i64 v_head, Status status) {
+    const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
+    attend<WIDTH, T>(q, k, v, y, valid_rows(count, batches) * time, heads, kv_heads,
+                  Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, CausalTokens{steps, time, window}, status,
+                  LogSums{log_sum, time, heads});
 }
 
 // q, y [tokens, heads, width], k and v [tokens, kv_heads, width]: a token sees all of its row.

@@ -1,17 +1,5 @@
-// Normalisations along the last axis: a block a row, each thread the elements thread, thread + threads, ... in all
-// passes, so that a result may take the bytes of its operand. A row's bits depend on nothing but the row.
-#include "device.h"
-
-template <class F>
-DEVICE void for_rows(const i32* count, i64 entries, i64 inner, F body) {
-    const i64 rows = valid_rows(count, entries) * inner;
-    for (i64 row = block_index(); row < rows; row += block_count()) body(row);
-}
-
-template <class F>
-DEVICE void for_columns(i64 width, F body) {
-    for (i64 i = thread_index(); i < width; i += thread_count()) body(i);
-}
+// Normalisations along the last axis, a block a row.
+#include "columns.h"
 
 // Reciprocal root of the mean square.
 template <class X>
@@ -32,16 +20,7 @@ DEVICE void rms_norm(const X* x, const f32* gain, const i32* count, Y* y, i64 en
     });
 }
 
-// The same with a row's elements held by its threads, HELD each, so that memory is read once and before anything waits.
-template <int HELD, class F>
-DEVICE void for_held(i64 width, F body) {
-#pragma unroll
-    for (int n = 0; n < HELD; ++n) {
-        const i64 i = static_cast<i64>(n) * thread_count() + thread_index();
-        if (i < width) body(n, i);
-    }
-}
-
+// The same of a row that threads hold.
 template <int HELD>
 DEVICE f32 held_mean_square(const f32 (&values)[HELD], i64 width, f32 eps) {
     f32 squares = 0.0f;

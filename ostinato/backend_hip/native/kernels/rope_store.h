@@ -59,16 +59,6 @@ OST_INLINE bool prepare_rope_store(const Call& call, uint32_t first, uint32_t pa
            covers(call, first + 8, at.elements(), element_bytes(s.cache_dtype));
 }
 
-// f(T{}) for a dtype that was found to be a float.
-template <class F>
-OST_INLINE void with_known_float(int64_t dtype, const F& f) {
-    switch (dtype) {
-        case OST_F32: return f(float{});
-        case OST_F16: return f(f16{});
-        default: return f(bf16{});
-    }
-}
-
 // Head `head` of q, then of k, then of v of a token whose place in the caches is `place`.
 template <class X>
 OST_INLINE void put_head(const RopeStore& s, int64_t token, int64_t place, int64_t head, const X* x) {

@@ -177,6 +177,7 @@ constexpr KernelEntry entries[] = {
     {"rope_interleaved", rope_interleaved, 5, 9, 1u << 3},
     {"rope_split_half_bias_bthd", rope_split_half_bias_bthd, 6, 7, 1u << 4},
     {"rope_store", rope_store, 12, 17, 1u << 8},
+    {"rope_backward", rope_backward, 4, 10, 0},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace ost::OST_UNIT {
 
 void rope_split_half_bias_bthd(const Call& call);  // rotary_bias.cpp
 void rope_store(const Call& call);                 // rope_store.cpp
+void rope_backward(const Call& call);              // rope_backward.cpp
 
 // The pair (a, b) by the angle of c and s.
 OST_INLINE void turn(vf& a, vf& b, vf c, vf s) {

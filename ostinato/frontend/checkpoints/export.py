@@ -1,0 +1,132 @@
+"""A trained model as an ordinary Hugging Face directory: what other programs, and this one, open.
+
+Weights are new, everything else is copied from the checkpoint that training began with: configuration, tokenizer, chat template, generation defaults. The
+directory is written under another name and renamed, so that it is there as a whole or not at all; nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ostinato.frontend.checkpoints.base import Checkpoint
+from ostinato.frontend.checkpoints.files import read_json
+from ostinato.ir.errors import ConfigError, ShapeError, WeightsError
+from ostinato.ir.files import write_text
+from ostinato.ir.safetensors import BLOCK_BYTES, TensorSpec, header_of
+from ostinato.ir.types import Array, DType
+
+__all__ = ["CONFIG", "WEIGHTS", "export_checkpoint", "new_directory"]
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_COPIED = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+_DTYPES = {"f32": DType.F32, "bf16": DType.BF16, "f16": DType.F16}
+_TORCH = {DType.F32: "float32", DType.BF16: "bfloat16", DType.F16: "float16"}
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    parameters: Mapping[str, Array],
+    folder: str | os.PathLike[str],
+    *,
+    dtype: str = "checkpoint",
+) -> Path:
+    """Writes `parameters`, by the names of the checkpoint, with the checkpoint's other files into `folder`, which must be new or empty.
+
+    `dtype` is "checkpoint" (each tensor as it was stored), "f32", "bf16" or "f16"; float values are rounded to nearest, ties to even.
+
+    Raises `ConfigError` for another dtype, a checkpoint that is no Hugging Face directory and a folder that is not empty or cannot be written,
+    `WeightsError` for parameters that are missing or unknown, `ShapeError` for one of another shape.
+    """
+    if dtype != "checkpoint" and dtype not in _DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}", hint=f"use checkpoint, {', '.join(_DTYPES)}")
+    source = checkpoint.path / CONFIG
+    if not source.is_file():
+        raise ConfigError(
+            f"{checkpoint.path} has no {CONFIG}: a model can be exported that began as a Hugging Face directory",
+            hint="train from a Hugging Face directory",
+        )
+    _need_all(checkpoint, parameters)
+    raw = read_json(source, "model configuration")
+    if dtype != "checkpoint":
+        raw["dtype" if "dtype" in raw else "torch_dtype"] = _TORCH[_DTYPES[dtype]]
+    path = Path(folder)
+    with new_directory(path) as made:
+        write_text(made / CONFIG, json.dumps(raw, indent=2) + "\n")
+        for name in _COPIED:
+            if (checkpoint.path / name).is_file():
+                shutil.copyfile(checkpoint.path / name, made / name)
+        _write(made / WEIGHTS, checkpoint, parameters, _DTYPES.get(dtype))
+    return path
+
+
+def _need_all(checkpoint: Checkpoint, parameters: Mapping[str, Array]) -> None:
+    missing = sorted(set(checkpoint.tensors) - set(parameters))
+    unknown = sorted(set(parameters) - set(checkpoint.tensors))
+    if missing or unknown:
+        found = [
+            f"{what}: {', '.join(names[:5])}" for what, names in (("missing", missing), ("unknown", unknown)) if names
+        ]
+        raise WeightsError(
+            f"the parameters are not those of {checkpoint.path}: {'; '.join(found)}",
+            hint="export the model that was trained",
+        )
+    for name, tensor in checkpoint.tensors.items():
+        if tuple(parameters[name].shape) != tensor.shape:
+            raise ShapeError(f"shape {list(parameters[name].shape)}, expected {list(tensor.shape)}", node=name)
+
+
+def _write(path: Path, checkpoint: Checkpoint, parameters: Mapping[str, Array], dtype: DType | None) -> None:
+    """The weights file, converted piece by piece. What loading adds to a tensor is taken off again."""
+    tensors = checkpoint.tensors
+    specs = {tensor.source_name: TensorSpec(dtype or tensor.dtype, tensor.shape) for tensor in tensors.values()}
+    with path.open("xb") as file:
+        file.write(header_of(specs, {"format": "pt"}))
+        for name, tensor in tensors.items():
+            flat = parameters[name].reshape(-1)
+            kind = specs[tensor.source_name].dtype.numpy
+            for start in range(0, flat.size, BLOCK_BYTES):
+                block = flat[start : start + BLOCK_BYTES]
+                shifted = block.astype(np.float32) - np.float32(tensor.shift) if tensor.shift else block
+                file.write(np.ascontiguousarray(shifted.astype(kind)).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A folder to write into that becomes `path` when all is well and is gone otherwise. Raises `ConfigError` where that is not new or empty, or not
+    writable."""
+    made = path.with_name(f".writing-{path.name}-{os.getpid()}")
+    try:
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise ConfigError(f"{path} is there already", hint="name a folder that is new or empty")
+        made.mkdir(parents=True)
+        try:
+            yield made
+            if path.exists():
+                path.rmdir()
+            made.rename(path)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}", hint="name a writable place"
+        ) from error

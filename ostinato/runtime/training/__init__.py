@@ -1,0 +1,1 @@
+"""Training: what runs a whole step, what feeds it and what keeps it."""

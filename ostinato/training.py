@@ -1,0 +1,161 @@
+"""The wiring of training: model -> traced -> differentiated -> with its optimizer -> lowered -> planned -> a step that runs.
+
+A whole step is one entry, `train`: forward, backward, optimizer, dropout and schedule. It is lowered, planned and proven like any other; what is particular to
+it is where it comes from (`frontend/training.py`, `passes/training_graph.py`) and what drives it (`runtime/training`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from ostinato.compiler import Lowered, Passes, Planned, Traced, open_device, open_model, plan_settings
+from ostinato.frontend.model import Model
+from ostinato.frontend.training import TrainingShape, trace_training
+from ostinato.ir.errors import CapacityError, ConfigError
+from ostinato.ir.graph import Graph, Role
+from ostinato.ir.precision import PrecisionPolicy
+from ostinato.ir.target import Target
+from ostinato.ir.types import DType
+from ostinato.passes.pipeline import settled_options
+from ostinato.passes.policy import Policy
+from ostinato.passes.training_graph import TrainingGraph, Updates, training_graph
+from ostinato.passes.training_order import in_training_order
+from ostinato.planner.program import build_program
+from ostinato.planner.settings import PlanSettings
+from ostinato.runtime.training.optimizer import AdamW, Optimizer
+
+__all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trace_training_step"]
+
+ENTRY = "train"
+MOST_CHUNKS = 16
+"""Pieces of the head that are tried for a limit of memory before activations are computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a step does. `frozen` are patterns of weights that are not trained ("model.embed*"); `keep_gradients` makes them outputs, `grad.<name>`, with
+    bytes of their own; without an optimizer they are all that the step gives beside the loss."""
+
+    shape: TrainingShape
+    optimizer: Optimizer | None = AdamW()
+    precision: str | PrecisionPolicy = "auto"
+    dropout: float = 0.0
+    frozen: tuple[str, ...] = ()
+    keep_gradients: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTraining:
+    """The graph of a whole step before any pass. `parts` says which value is whose gradient and master."""
+
+    recipe: Recipe
+    traced: Traced
+    parts: TrainingGraph
+
+    def __str__(self) -> str:
+        return str(self.traced)
+
+    def lower(
+        self,
+        target: Target,
+        *,
+        levels: Mapping[str, str] | None = None,
+        disable: Iterable[str] = (),
+        policy: Policy | str = "balanced",
+        passes: Passes = (),
+    ) -> Lowered:
+        """The graph after the passes. Raises what `Traced.lower` raises."""
+        precision = self.traced.precision
+        options = settled_options(None, precision, levels=levels, disable=disable, policy=policy, passes=passes)
+        return self.traced.lower(target, dims={}, name=ENTRY, options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTraining:
+    """A planned and proven step."""
+
+    step: TracedTraining
+    planned: Planned
+
+    def __str__(self) -> str:
+        return str(self.planned)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is planned: with clones where a limit of memory asked for them."""
+        return self.planned.graph
+
+
+def trace_training_step(model: Model | str | os.PathLike[str], recipe: Recipe) -> TracedTraining:
+    """Traces a step: forward, loss, gradients and optimizer.
+
+    Raises what `trace_training` and `training_graph` raise, and `ConfigError` for a pattern of frozen weights that fits none.
+    """
+    opened = open_model(model)
+    graph = trace_training(opened, recipe.shape, precision=recipe.precision, dropout=recipe.dropout)
+    weights = [item.value.name for item in graph.with_role(Role.WEIGHT)]
+    if idle := [pattern for pattern in recipe.frozen if not any(fnmatchcase(name, pattern) for name in weights)]:
+        raise ConfigError(f"no weight is called like {', '.join(idle)}", hint=f"weights: {', '.join(weights[:8])} ...")
+    frozen = [name for name in weights if any(fnmatchcase(name, pattern) for pattern in recipe.frozen)]
+    updates = None if recipe.optimizer is None else _updates(recipe.optimizer)
+    parts = training_graph(graph, updates, keep_gradients=recipe.keep_gradients, frozen=frozen)
+    parts = replace(parts, graph=in_training_order(parts.graph))
+    return TracedTraining(recipe, Traced(opened, parts.graph, opened.precision(recipe.precision)), parts)
+
+
+def plan_training(
+    model: Model | str | os.PathLike[str],
+    recipe: Recipe,
+    *,
+    target: Target | None = None,
+    memory_limit: int | str | None = None,
+    levels: Mapping[str, str] | None = None,
+    disable: Iterable[str] = (),
+    policy: Policy | str = "balanced",
+    passes: Passes = (),
+) -> PlannedTraining:
+    """Traces, lowers, plans and proves a step for a target, that of the CPU by default. Nothing is allocated on a device.
+
+    `memory_limit` is the most that activations and gradients may take (the arena), in bytes or as a text like "512M": the logits are made piece by piece first,
+    then values are computed again where that costs least. Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the
+    tensors at the peak with their lines; and what tracing, lowering and planning raise.
+    """
+    opened, settings = open_model(model), plan_settings(memory_limit)
+    wanted = open_device("cpu").target if target is None else target
+    last: CapacityError | None = None
+    for tried in _chunked(recipe, settings):
+        step = trace_training_step(opened, tried)
+        lowered = step.lower(wanted, levels=levels, disable=disable, policy=policy, passes=passes)
+        try:
+            graph, plan = lowered.fit_entry(settings)
+        except CapacityError as error:
+            last = error
+            continue
+        planned = Planned(opened, lowered, graph, build_program({ENTRY: (graph, plan)}))
+        planned.check()
+        return PlannedTraining(step, planned)
+    assert last is not None
+    raise last
+
+
+def _chunked(recipe: Recipe, settings: PlanSettings) -> Iterator[Recipe]:
+    """The recipe as it is, then with the head in more and more pieces, where there is a limit of memory and the user left their number open (1)."""
+    yield recipe
+    if settings.memory_limit is None or recipe.shape.chunks != 1:
+        return
+    chunks = 2
+    while chunks <= min(MOST_CHUNKS, recipe.shape.tokens):
+        yield replace(recipe, shape=replace(recipe.shape, chunks=chunks))
+        chunks *= 2
+
+
+def _updates(optimizer: Optimizer) -> Updates:
+    """The optimizer as the graph needs to know it."""
+    clip = bool(optimizer.clip_norm)
+    if isinstance(optimizer, AdamW):
+        return Updates("adamw", DType(optimizer.moments), optimizer.schedule, clip)
+    kind = "sgd_momentum" if optimizer.momentum else "sgd"
+    return Updates(kind, DType.F32, optimizer.schedule, clip, optimizer.nesterov)
