@@ -7,14 +7,14 @@ it is where it comes from (`frontend/training.py`, `passes/training_graph.py`) a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from ostinato.compiler import Lowered, Passes, Planned, Traced, open_device, open_model, plan_settings
 from ostinato.frontend.model import Model
 from ostinato.frontend.training import TrainingShape, trace_training
-from ostinato.ir.errors import CapacityError, ConfigError
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.target import Target
@@ -40,7 +40,7 @@ class Recipe:
     bytes of their own; without an optimizer they are all that the step gives beside the loss."""
 
     shape: TrainingShape
-    optimizer: Optimizer | None = AdamW()
+    optimizer: Optimizer | None = field(default_factory=AdamW)
     precision: str | PrecisionPolicy = "auto"
     dropout: float = 0.0
     frozen: tuple[str, ...] = ()
@@ -125,31 +125,39 @@ def plan_training(
     """
     opened, settings = open_model(model), plan_settings(memory_limit)
     wanted = open_device("cpu").target if target is None else target
-    last: CapacityError | None = None
-    for tried in _chunked(recipe, settings):
+
+    def lowered(tried: Recipe) -> tuple[TracedTraining, Lowered]:
         step = trace_training_step(opened, tried)
-        lowered = step.lower(wanted, levels=levels, disable=disable, policy=policy, passes=passes)
-        try:
-            graph, plan = lowered.fit_entry(settings)
-        except CapacityError as error:
-            last = error
-            continue
-        planned = Planned(opened, lowered, graph, build_program({ENTRY: (graph, plan)}))
-        planned.check()
-        return PlannedTraining(step, planned)
-    assert last is not None
-    raise last
+        return step, step.lower(wanted, levels=levels, disable=disable, policy=policy, passes=passes)
+
+    step, made = _within(lowered, recipe, settings)
+    graph, plan = made.fit_entry(settings)
+    planned = Planned(opened, made, graph, build_program({ENTRY: (graph, plan)}))
+    planned.check()
+    return PlannedTraining(step, planned)
 
 
-def _chunked(recipe: Recipe, settings: PlanSettings) -> Iterator[Recipe]:
-    """The recipe as it is, then with the head in more and more pieces, where there is a limit of memory and the user left their number open (1)."""
-    yield recipe
-    if settings.memory_limit is None or recipe.shape.chunks != 1:
-        return
-    chunks = 2
-    while chunks <= min(MOST_CHUNKS, recipe.shape.tokens):
-        yield replace(recipe, shape=replace(recipe.shape, chunks=chunks))
+def _within(
+    lowered: Callable[[Recipe], tuple[TracedTraining, Lowered]], recipe: Recipe, settings: PlanSettings
+) -> tuple[TracedTraining, Lowered]:
+    """The step with as many pieces of the head as a limit of memory wants, if the user left their number open (1): the fewest that keep it without anything
+    computed again, or those of the smallest arena."""
+    first = lowered(recipe)
+    limit = settings.memory_limit
+    if limit is None or recipe.shape.chunks != 1:
+        return first
+    free = replace(settings, memory_limit=None)
+    found: list[tuple[int, tuple[TracedTraining, Lowered]]] = []
+    chunks, tried = 1, first
+    while True:
+        _, plan = tried[1].fit_entry(free)
+        if plan.stats.arena_bytes <= limit:
+            return tried
+        found.append((plan.stats.arena_bytes, tried))
         chunks *= 2
+        if chunks > min(MOST_CHUNKS, recipe.shape.tokens):
+            return min(found, key=lambda one: one[0])[1]
+        tried = lowered(replace(recipe, shape=replace(recipe.shape, chunks=chunks)))
 
 
 def _updates(optimizer: Optimizer) -> Updates:

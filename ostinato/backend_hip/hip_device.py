@@ -148,6 +148,10 @@ class HipDevice:
         self._status(found)
         return found
 
+    def make_event(self) -> _native.Event:
+        """A place in the order of any of its streams, not recorded yet; it measures no time."""
+        return _native.Event(self.native, timing=False)
+
     def order(self, first: int, then: int) -> None:
         """What is submitted to the stream with the handle `then` from now on runs after what that with the handle `first` has now; 0 is the default stream.
 

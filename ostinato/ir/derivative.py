@@ -28,6 +28,10 @@ class Gradients(Protocol):
         """The node's attributes, all of them."""
         ...
 
+    def has(self, operand: int) -> bool:
+        """Whether that operand is there."""
+        ...
+
     def wants(self, operand: int) -> bool:
         """Whether anybody needs the gradient of that operand: it is there, is a float, and something that is trained reaches it."""
         ...

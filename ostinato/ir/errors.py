@@ -19,6 +19,7 @@ __all__ = [
     "InputError",
     "LayoutError",
     "LifecycleError",
+    "NonFiniteLoss",
     "NotYetAvailable",
     "OstinatoError",
     "PlanError",
@@ -164,6 +165,19 @@ class VerificationError(OstinatoError, ValueError):
         violations: tuple[Violation, ...] = (),
     ) -> None:
         self.violations = violations
+        super().__init__(message, node=node, hint=hint)
+
+
+class NonFiniteLoss(OstinatoError, ArithmeticError):
+    """A training step whose loss, or whose norm of gradients, is no finite number: nothing of it was applied. `step` is its number, from 1."""
+
+    code = "non_finite_loss"
+
+    def __init__(
+        self, message: str, *, step: int = 0, loss: float = 0.0, node: str | None = None, hint: str | None = None
+    ) -> None:
+        self.step = step
+        self.loss = loss
         super().__init__(message, node=node, hint=hint)
 
 

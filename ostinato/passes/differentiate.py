@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ostinato.ir.derivative import NotDifferentiable
-from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.errors import ConfigError, LayoutError, OstinatoError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value, trimmed
-from ostinato.ir.opdef import Attr
+from ostinato.ir.opdef import Attr, OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.types import DType, TensorType
+from ostinato.ir.views import ViewTable
 from ostinato.passes.rewrite import Names
 
 __all__ = ["Differentiated", "differentiate"]
@@ -108,6 +109,7 @@ class _Sweep:
         self._read: set[str] = set()  # values that a node we added reads
         self._given: dict[str, int] = {}  # to how many gradients a value contributes as it is
         self._makers: dict[str, str] = {}  # the operator that made a value we added
+        self._views = ViewTable(graph)
         self._varies = _reached(graph, wanted)
 
     def run(self, scalar: str) -> None:
@@ -116,6 +118,7 @@ class _Sweep:
         one = TensorType((), DType.F32)
         self.seed = GraphInput(Value(self.names.unique(SEED), one), Role.CONSTANT, data=np.ones((), np.float32))
         self.types[self.seed.value.name] = one
+        self._views.add(self.seed.value.name, one)
         self.gradients[scalar] = self.seed.value.name
         for node in reversed(self.graph.nodes):
             if any(value.name in self.gradients for value in node.results):
@@ -181,16 +184,32 @@ class _Sweep:
         except OstinatoError as error:
             message = f"the derivative of {node.op} is not well formed: {error.message}"
             raise type(error)(message, node=node.name, hint=error.hint) from None
+        if opdef.view is not None and not self._is_described(opdef, given, full):
+            given = self.apply("contiguous", given, {}, node)
         stem = f"d.{node.name}.{op}"
         results = tuple(
             Value(self.names.unique(stem if len(types) == 1 else f"{stem}.{opdef.result_name(index)}"), tensor)
             for index, tensor in enumerate(types)
         )
-        self.nodes.append(Node(op, given, results, full, location=node.location))
+        made = Node(op, given, results, full, location=node.location)
         self.types.update((value.name, value.type) for value in results)
+        places = self._views.results(made, self.types)
+        for value in results:
+            self._views.add(value.name, value.type, places.get(value.name))
+        self.nodes.append(made)
         self._makers.update((value.name, op) for value in results)
         self._read.update(name for name in given if name is not None)
         return tuple(value.name for value in results)
+
+    def _is_described(self, opdef: OpDef, operands: Sequence[str | None], attrs: Mapping[str, Attr]) -> bool:
+        """Whether strides describe a view of operands that may be views themselves."""
+        assert opdef.view is not None
+        types = tuple(None if name is None else self.types[name] for name in operands)
+        strides = self._views[operands[0] or ""].strides
+        try:
+            return strides is None or opdef.view(types, attrs, strides) is not None
+        except LayoutError:
+            return False
 
 
 @dataclass(slots=True)
@@ -208,6 +227,9 @@ class _Behind:
     @property
     def attrs(self) -> Mapping[str, Attr]:
         return self.node.attrs
+
+    def has(self, operand: int) -> bool:
+        return operand < len(self.node.operands) and self.node.operands[operand] is not None
 
     def wants(self, operand: int) -> bool:
         return operand < len(self.node.operands) and self.sweep.varies(self.node.operands[operand])

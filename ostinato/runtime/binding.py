@@ -6,7 +6,7 @@ refused by name. Contents of bound inputs are the caller's duty; indices out of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,7 +34,7 @@ from ostinato.runtime.opened import memory_of_device
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.tensor_view import TensorView, memory_for
 
-__all__ = ["BoundExecutable", "ExternalMemory"]
+__all__ = ["BoundExecutable", "ExternalMemory", "refuse_overlaps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class BoundExecutable:
                 memory = self._checked(known[key], owner, writable=written)
                 bound.append((known[key].range, memory.address))
         arena_address = self._checked_arena(arena, plan.stats.arena_bytes, plan.alignment)
-        self._refuse_overlaps(regions)
+        refuse_overlaps(self._memory, regions, self._device)
         self._program, self._regions = program, regions.bind(bound, arena_address)
-        self._loaded = LoadedSteps(plan, device, self._regions, {place for place, _ in bound})
+        self._loaded = LoadedSteps(plan, device, self._regions)
         self._captured: CapturedSteps | None = None
         self.inputs = self._loaded.exchange.inputs
         self.outputs = self._loaded.exchange.outputs
@@ -197,22 +197,21 @@ class BoundExecutable:
         self._memory.append(memory)
         return memory.address
 
-    def _refuse_overlaps(self, regions: Regions) -> None:
-        own = {
-            "weights": regions.shared.weights,
-            "constants": regions.shared.constants,
-            "state": regions.state,
-            "io": regions.io,
-        }
-        taken = [
-            ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes, self._device)
-            for name, b in own.items()
-        ]
-        ordered = sorted([*self._memory, *taken], key=lambda memory: memory.address)
-        for before, after in pairwise(ordered):
-            if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
-                raise LayoutError(
-                    f"{before.name} [{before.address:#x}, {before.address + before.nbytes:#x}) overlaps "
-                    f"{after.name} [{after.address:#x}, {after.address + after.nbytes:#x})",
-                    hint="bind separate buffers",
-                )
+
+def refuse_overlaps(given: Sequence[ExternalMemory], regions: Regions, device: str) -> None:
+    """Raises `LayoutError` for two buffers of the caller's on the device of that name that have bytes in common, or one that lies in the executable's own."""
+    own = {
+        "weights": regions.shared.weights,
+        "constants": regions.shared.constants,
+        "state": regions.state,
+        "io": regions.io,
+    }
+    taken = [ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes, device) for name, b in own.items()]
+    ordered = sorted([*given, *taken], key=lambda memory: memory.address)
+    for before, after in pairwise(ordered):
+        if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
+            raise LayoutError(
+                f"{before.name} [{before.address:#x}, {before.address + before.nbytes:#x}) overlaps "
+                f"{after.name} [{after.address:#x}, {after.address + after.nbytes:#x})",
+                hint="bind separate buffers",
+            )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 
 from ostinato.ir.errors import ConfigError
@@ -39,39 +40,46 @@ class Segment:
 
 
 class CapturedSteps:
-    """The loaded steps of an entry, all or those of some ranges (first, count) captured and proven to be the plan's.
+    """The loaded steps of an entry, all or those of some ranges (first, count) captured and proven to be the plan's. `cuts` are numbers of steps behind which
+    another graph, or another submission, begins.
 
     Raises `PlanError` for a graph that is not the plan.
     """
 
     def __init__(
-        self, program: ProgramPlan, loaded: LoadedSteps, regions: Regions, ranges: Sequence[tuple[int, int]]
+        self,
+        program: ProgramPlan,
+        loaded: LoadedSteps,
+        regions: Regions,
+        ranges: Sequence[tuple[int, int]],
+        cuts: Sequence[int] = (),
     ) -> None:
         self._program, self._loaded, self._memory = program, loaded, regions.placed
-        self.segments = tuple(self._segments(ranges))
+        self.segments = tuple(self._segments(ranges, cuts))
 
     def enqueue(self) -> None:
         """Submits all steps once."""
         for segment in self.segments:
-            if segment.graph is None:
-                self._loaded.table.enqueue(segment.first, segment.count)
-            else:
-                segment.graph.enqueue()
+            self.submit(segment)
+
+    def submit(self, segment: Segment) -> None:
+        """Submits the steps of one segment once."""
+        if segment.graph is None:
+            self._loaded.table.enqueue(segment.first, segment.count)
+        else:
+            segment.graph.enqueue()
 
     @property
     def reports(self) -> list[CaptureReport]:
         """What each graph is, in order."""
         return [segment.report for segment in self.segments if segment.report is not None]
 
-    def _segments(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Segment]:
-        done, steps = 0, len(self._loaded.plan.steps)
-        for first, count in ranges:
-            if done < first:
-                yield Segment(done, first - done)
-            yield self._captured(first, count)
-            done = first + count
-        if done < steps:
-            yield Segment(done, steps - done)
+    def _segments(self, ranges: Sequence[tuple[int, int]], cuts: Sequence[int]) -> Iterator[Segment]:
+        steps = len(self._loaded.plan.steps)
+        ends = {end for first, count in ranges for end in (first, first + count)} | set(cuts) | {0, steps}
+        for first, stop in pairwise(sorted(end for end in ends if 0 <= end <= steps)):
+            captured = any(begin <= first and stop <= begin + count for begin, count in ranges)
+            yield self._captured(first, stop - first) if captured else Segment(first, stop - first)
 
     def _captured(self, first: int, count: int) -> Segment:
         begin = perf_counter()
@@ -104,11 +112,12 @@ class CapturedRunner(PlannedRunner):
         regions: Regions,
         observer: Observer | None = None,
         patterns: Sequence[str] | None = None,
+        cuts: Sequence[int] = (),
     ) -> None:
         if observer is not None:
             raise ConfigError("a replay shows nothing of what happens within it", hint='observe mode="planned"')
         super().__init__(program, name, device, regions)
-        self.steps = CapturedSteps(program.plan, self.loaded, regions, named_ranges(self.loaded.plan, patterns))
+        self.steps = CapturedSteps(program.plan, self.loaded, regions, named_ranges(self.loaded.plan, patterns), cuts)
 
     def enqueue(self) -> None:
         self.steps.enqueue()

@@ -22,6 +22,7 @@ __all__ = [
     "Buffer",
     "CapturedNode",
     "Device",
+    "DeviceEvent",
     "DeviceStream",
     "Graph",
     "Launch",
@@ -79,6 +80,22 @@ class DeviceStream(Protocol):
         ...
 
     def synchronize(self) -> None: ...
+
+
+class DeviceEvent(Protocol):
+    """A place in the order of a stream."""
+
+    def record(self, stream: DeviceStream | None = None) -> None:
+        """From now on it is the place behind all that the stream has now."""
+        ...
+
+    def wait(self, stream: DeviceStream | None = None) -> None:
+        """What is submitted to the stream from now on runs after that place."""
+        ...
+
+    def synchronize(self) -> None:
+        """Returns when the device has come there."""
+        ...
 
 
 class Buffer(Protocol):
@@ -309,6 +326,10 @@ class OrderedDevice(Device, Protocol):
 
     def external_stream(self, handle: int) -> DeviceStream | None:
         """A stream that somebody else made and keeps; None for the handle of the default one."""
+        ...
+
+    def make_event(self) -> DeviceEvent:
+        """A place in the order of any of its streams, not recorded yet."""
         ...
 
     def order(self, first: int, then: int) -> None:

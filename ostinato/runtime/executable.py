@@ -7,7 +7,7 @@ Inputs are copied in and outputs copied out unless the caller binds buffers. One
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -230,7 +230,13 @@ class Executable:
             capture=self._capture,
             observer=observer,
             reference_weights=self._reference_weights,
+            **self._own_options,
         )
+
+    @property
+    def _own_options(self) -> Mapping[str, Any]:
+        """What a clone of a subclass is made with beside all that."""
+        return {}
 
     def bind(
         self,
@@ -396,7 +402,7 @@ class Executable:
 _E = TypeVar("_E", bound="Executable")
 
 
-def load_program(program: Program, route: Route, *, progress: Progress | None = None, kind: type[_E]) -> _E:
+def load_program(program: Program, route: Route, *, progress: Progress | None = None, kind: Callable[..., _E]) -> _E:
     """Loads weights, constants and parameters on the route's device and returns an executable of that kind in its mode."""
     shared = load_shared(route.device, program.plan, program.source, progress)
     device, mode = route.device, route.mode

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from ostinato.ir.step import ByteRange
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Device
 from ostinato.runtime.exchange import Exchange
@@ -14,10 +11,10 @@ __all__ = ["LoadedSteps"]
 
 
 class LoadedSteps:
-    """A plan over regions; the inputs and outputs whose planned ranges are `taken` lie in the caller's memory. Raises what `Device.make_table` raises."""
+    """A plan over regions, some of whose inputs and outputs may lie in the caller's memory. Raises what `Device.make_table` raises."""
 
-    def __init__(self, plan: EntryPlan, device: Device, regions: Regions, taken: Collection[ByteRange] = ()) -> None:
+    def __init__(self, plan: EntryPlan, device: Device, regions: Regions) -> None:
         self.plan = plan
         self.resolved = tuple(regions.resolve(step) for step in plan.steps)
         self.table = device.make_table(self.resolved, regions.stream)
-        self.exchange = Exchange(plan, regions, taken)
+        self.exchange = Exchange(plan, regions, {place for place, _ in regions.bound})

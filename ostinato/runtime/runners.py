@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ostinato.ir.calls import NodeCall, node_call
 from ostinato.ir.errors import PlanError
@@ -28,7 +30,17 @@ from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.replays import LazyReplays, QueuedReplays, Replays
 from ostinato.runtime.weights import logical_weight
 
-__all__ = ["EagerRunner", "PlannedRunner", "ReferenceRunner", "ReferenceWeights", "Runner"]
+__all__ = ["EagerRunner", "PlannedRunner", "Readable", "ReferenceRunner", "ReferenceWeights", "Runner"]
+
+
+class Readable(Protocol):
+    """Memory as the eager runner needs it."""
+
+    @property
+    def address(self) -> int: ...
+    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """A copy of the values at `offset`, after what the device does to them now is done."""
+        ...
 
 
 class Runner(abc.ABC):
@@ -119,7 +131,9 @@ class EagerRunner(Runner):
         self._views = ViewTable(self._graph)
         calls = _calls(self._graph, program.target, self._views)
         device.prepare([_kernel_call(node, call) for _, node, call in calls])
-        self._calls = [(index, node, call, device.make_launch(_kernel_call(node, call))) for index, node, call in calls]
+        self._calls: list[tuple[int, Node, NodeCall, Launch]] = [
+            (index, node, call, device.make_launch(_kernel_call(node, call))) for index, node, call in calls
+        ]
         self._last_use = _last_uses(self._graph, self._views)
         self._fixed = _fixed_places(self._graph, program, regions)
         self._given: list[tuple[Buffer, Window]] = []
@@ -142,7 +156,8 @@ class EagerRunner(Runner):
         for index, node, call, launch in self._calls:
             aliased = {node.results[result].name for result, _ in OP[node.op].aliased(node.operands)}
             own = [value for value in node.results if value.name not in aliased]
-            live.update((value.name, self._device.allocate(value.type.nbytes, zeroed=False)) for value in own)
+            made = [value for value in own if value.name not in self._fixed]
+            live.update((value.name, self._device.allocate(value.type.nbytes, zeroed=False)) for value in made)
             self._run_call(call, launch, live)
             if self._observer is not None:
                 for value in own:  # an updated cache is state, not a result of its own
@@ -168,7 +183,7 @@ class EagerRunner(Runner):
         if workspace is not None:
             workspace.free()
 
-    def _storage(self, base: str, live: Mapping[str, Buffer]) -> tuple[Buffer, int] | None:
+    def _storage(self, base: str, live: Mapping[str, Buffer]) -> tuple[Readable, int] | None:
         """The buffer that holds a storage, and the byte where it starts; None for one that is not made yet."""
         if base in live:
             return live[base], 0
@@ -287,9 +302,10 @@ def _span(tensor: TensorType, view: StorageView) -> int:
     return tensor.dtype.nbytes(last + 1)
 
 
-def _fixed_places(graph: Graph, program: Program, regions: Regions) -> dict[str, tuple[Buffer, int]]:
+def _fixed_places(graph: Graph, program: Program, regions: Regions) -> dict[str, tuple[Readable, int]]:
     """Where weights, constants, parameters and state lie: buffer and offset by value name. Entries share constants by content."""
-    found = {slot.name: (regions.shared.weights, slot.range.offset) for slot in program.plan.weights}
+    found: dict[str, tuple[Readable, int]] = {}
+    found.update({slot.name: (regions.shared.weights, slot.range.offset) for slot in program.plan.weights})
     found.update({slot.name: (regions.state, slot.range.offset) for slot in program.plan.parameters})
     found.update({slot.name: (regions.state, slot.range.offset) for slot in program.plan.state})
     for item in graph.with_role(Role.CONSTANT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def counted(count: int = 200, **changes: Any) -> TokenDataset:
 
 
 def taken(data: Batches, count: int) -> list[bytes]:
-    return [batch.input_ids.tobytes() + batch.target.tobytes() for batch, _ in zip(data, range(count), strict=False)]
+    return [batch.input_ids.tobytes() + batch.target.tobytes() for batch in itertools.islice(data, count)]
 
 
 def test_targets_are_the_inputs_one_token_later_and_an_epoch_has_every_window_once() -> None:
@@ -44,15 +45,12 @@ def test_the_order_is_that_of_seed_and_epoch_and_of_nothing_else() -> None:
     data = counted()
     order = data.order(0)
     # Philox4x32-10 of key (5, 0): these may never change, or no run can be resumed
-    assert order[:8].tolist() == ORDER
+    assert order[:8].tolist() == [11, 10, 19, 8, 23, 15, 1, 9]
     assert np.array_equal(counted().order(0), order)
     assert not np.array_equal(data.order(1), order)
     assert not np.array_equal(counted(seed=6).order(0), order)
     assert not np.array_equal(counted(seed=5 + 2**32).order(0), order)
     assert np.array_equal(counted(shuffle=False).order(3), np.arange(24))
-
-
-ORDER = [0, 0, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 8, 13, 23])
@@ -64,8 +62,7 @@ def test_a_restored_cursor_goes_on_with_the_same_batches(at: int) -> None:
     fresh = counted()
     fresh.load_state(state)
     assert fresh.cursor == data.cursor
-    # zip takes one more from the iterator than it gives
-    assert taken(fresh, 5) == [*whole, *whole][at + (at > 0) : at + (at > 0) + 5]
+    assert taken(fresh, 5) == whole[at : at + 5]
 
 
 def test_peeking_does_not_go_on() -> None:

@@ -73,11 +73,13 @@ def calls(row: Impl, sample: Sample) -> Iterator[Call]:
 
 
 def plain_calls(row: Impl, site: CallSite) -> Iterator[Call]:
-    """The call of a site as it stands, and with each result that may be in place of an operand that is there."""
+    """The call of a site as it stands, and with each result that may be in place of an operand of its size that is there and lies as it does."""
     yield Call(row, site)
-    for pair in row.in_place:
-        if site.has(OP[row.op].place(pair[1])):
-            yield Call(row, site, in_place=(pair,))
+    sizes = {value.name: value.type.nbytes for value in site.node.results}
+    for result, operand in row.in_place:
+        index = OP[row.op].place(operand)
+        if site.has(index) and index not in site.strided and site.operand(index).nbytes == sizes[result]:
+            yield Call(row, site, in_place=((result, operand),))
 
 
 def counted_calls(row: Impl, site: CallSite) -> Iterator[Call]:

@@ -13,13 +13,23 @@ from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ATTENTION_ROWS", "MAX_WIDTH", "bidirectional_accepts", "dense_accepts", "packed_accepts", "store_accepts"]
+__all__ = [
+    "ATTENTION_ROWS",
+    "MAX_WIDTH",
+    "bidirectional_accepts",
+    "contiguous_width",
+    "dense_accepts",
+    "head_width",
+    "packed_accepts",
+    "store_accepts",
+]
 
 _INDICES = (DType.I32,)
 MAX_WIDTH = 1024
 
 
-def _head_width(site: CallSite) -> str | None:
+def head_width(site: CallSite) -> str | None:
+    """The reason when heads are wider than kernels have room for."""
     width = site.operand(0).shape[-1]
     return (
         f"the head width must be at most {MAX_WIDTH}, found {width}"
@@ -63,7 +73,7 @@ def packed_accepts(site: CallSite) -> str | None:
             for index, name in enumerate(("row_of_token", "position", "block_table", "length"), 3)
         ),
         need_dtype("y", site.results[0], FLOATS),
-        _head_width(site),
+        head_width(site),
     )
 
 
@@ -84,8 +94,8 @@ def dense_accepts(site: CallSite) -> str | None:
         need_dtype("k", site.operand(1), (query.dtype,)),
         need_dtype("v", site.operand(2), (query.dtype,)),
         need_dtype("y", site.results[0], FLOATS),
-        _head_width(site),
-        *(_contiguous_width(site, index, name) for index, name in enumerate("qkv")),
+        head_width(site),
+        *(contiguous_width(site, index, name) for index, name in enumerate("qkv")),
     )
 
 
@@ -93,7 +103,8 @@ def _uncounted(site: CallSite) -> str | None:
     return "the kernel has no valid-rows count, and the batch axis is only partly valid" if site.counted else None
 
 
-def _contiguous_width(site: CallSite, index: int, name: str) -> str | None:
+def contiguous_width(site: CallSite, index: int, name: str) -> str | None:
+    """The reason when the elements of a head of an operand do not lie side by side."""
     strides = site.strides[index]
     width = site.operand(index).shape[-1]
     if strides is None or strides[-1] == 1 or width == 1:

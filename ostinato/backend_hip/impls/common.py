@@ -125,10 +125,11 @@ def row_step(site: CallSite, index: int) -> int | None:
 
 
 def even_rows(*operands: str) -> Predicate:
-    """The reason when the rows of one of the first operands, which have these names, are not contiguous or not at one distance of each other."""
+    """The reason when the rows of one of these operands are not contiguous or not at one distance of each other."""
 
     def accepts(site: CallSite) -> str | None:
-        for index, name in enumerate(operands):
+        for name in operands:
+            index = OP[site.node.op].place(name)
             if row_step(site, index) is None:
                 strides = list(site.strides[index] or ())
                 return f"{name} must have contiguous rows at one distance, found {site.operand(index)} with strides {strides}"

@@ -20,6 +20,7 @@ __all__ = [
     "Product",
     "Stack",
     "added_accepts",
+    "added_count",
     "added_product",
     "context_product",
     "matmul_accepts",
@@ -177,10 +178,19 @@ def part_accepts(site: CallSite) -> str | None:
     )
 
 
+def added_count(site: CallSite) -> str | None:
+    """The reason when a count, which is of axis 0 of c, is of no axis 0 of a."""
+    c, first = site.operand(0), site.operand(1)
+    if not site.counted or (first.axes[0] == c.axes[0] and not (c.rank == 2 and site.boolean("transpose_a"))):
+        return None
+    return f"the valid-rows count is of axis 0 of c, which is not that of a: found {c} and {first}"
+
+
 def added_accepts(site: CallSite) -> str | None:
     """Two activations of one float dtype behind a c of float32."""
     first = site.operand(1)
     return first_reason(
+        added_count(site),
         need_dtype("c", site.operand(0), (DType.F32,)),
         need_dtype("a", first, FLOATS),
         need_dtype("b", site.operand(2), (first.dtype,)),

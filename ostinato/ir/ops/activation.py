@@ -4,12 +4,14 @@ takes the tail of the normal distribution from erfc, so that it keeps its digits
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError
 from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.elementwise import DEFAULT, infer_same, pair_type, samples_one, samples_pair
 from ostinato.ir.ops.rules import DTYPE_ATTR, FLOATS, Arrays, Site, cost_per_element, define, fail, result_float
 from ostinato.ir.ops.samplers import invalid, normal, reals, valid
@@ -68,6 +70,24 @@ def _reference_tanh(call: Arrays) -> tuple[Array, ...]:
     return (np.tanh(call.wide(0)).astype(np.float32),)
 
 
+def _gradients_silu(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("silu_backward", (only_gradient(at), at.operand(0)))}
+
+
+def _gradients_swiglu(at: Gradients) -> Mapping[int, str]:
+    gate, up = at.apply_many("swiglu_backward", (only_gradient(at), at.operand(0), at.operand(1)))
+    return {0: gate, 1: up}
+
+
+def _gradients_gelu(at: Gradients) -> Mapping[int, str]:
+    attrs = {"approximate": at.attrs["approximate"]}
+    return {0: at.apply("gelu_backward", (only_gradient(at), at.operand(0)), attrs)}
+
+
+def _gradients_tanh(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("tanh_backward", (only_gradient(at), at.result()))}
+
+
 def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
     yield from samples_pair(rng)
     yield valid(normal((5, 33), DType.BF16), normal((5, 33), DType.BF16), dtype="f32")
@@ -110,6 +130,7 @@ SILU = define(
     samples_one,
     DEFAULT,
     cost=cost_per_element(4),
+    derivative=_gradients_silu,
 )
 SWIGLU = define(
     "swiglu",
@@ -122,6 +143,7 @@ SWIGLU = define(
     Tolerance(2e-6, 2e-5, "contract of swiglu: fp32 exponentials"),
     attrs=(DTYPE_ATTR,),
     cost=cost_per_element(5),
+    derivative=_gradients_swiglu,
 )
 GELU = define(
     "gelu",
@@ -134,6 +156,7 @@ GELU = define(
     DEFAULT,
     attrs=(AttrSpec("approximate", str, "none"), DTYPE_ATTR),
     cost=cost_per_element(8),
+    derivative=_gradients_gelu,
 )
 TANH = define(
     "tanh",
@@ -145,6 +168,7 @@ TANH = define(
     _samples_tanh,
     DEFAULT,
     cost=cost_per_element(4),
+    derivative=_gradients_tanh,
 )
 
 ACTIVATION_OPS = (

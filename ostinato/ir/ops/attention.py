@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Sizes
 from ostinato.ir.ops.attend import (
@@ -29,6 +30,7 @@ from ostinato.ir.ops.attend import (
 )
 from ostinato.ir.ops.attention_bidirectional import ATTENTION_BIDIRECTIONAL
 from ostinato.ir.ops.cache import check_cache, check_token_vectors
+from ostinato.ir.ops.derivatives import CACHED, only_gradient
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     FLOATS,
@@ -344,6 +346,15 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
         yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
+def _gradients_causal(at: Gradients) -> Mapping[int, str]:
+    """Attention computed again block by block, from its result and the sum of exponentials of each query."""
+    q, k, v = (at.operand(index) for index in range(3))
+    attrs = {name: at.attrs[name] for name in ("scale", "window", "soft_cap")}
+    log_sum = at.apply("attention_log_sum", [q, k], attrs)
+    operands = [only_gradient(at), q, k, v, at.result(), log_sum]
+    return dict(enumerate(at.apply_many("attention_causal_backward", operands, attrs)))
+
+
 ATTENTION_PACKED = define(
     "attention_packed",
     "Causal grouped-query attention of packed tokens q [N,H,D] over caches [P,G,S,D]; length holds each row's keys.",
@@ -364,6 +375,7 @@ ATTENTION_PACKED = define(
     attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_packed,
     sizes=_sizes_packed,
+    derivative=CACHED,
 )
 
 ATTENTION_CAUSAL = define(
@@ -378,6 +390,7 @@ ATTENTION_CAUSAL = define(
     attrs=(SCALE, WINDOW, SOFT_CAP, DTYPE_ATTR),
     cost=_cost_causal,
     sizes=sizes_of_sequences,
+    derivative=_gradients_causal,
 )
 
 ATTENTION_OPS = (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ostinato.ir.derivative import NotDifferentiable
+from ostinato.ir.derivative import Gradients, NotDifferentiable
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.attend import (
@@ -248,14 +248,14 @@ def _samples_log_sum(rng: np.random.Generator) -> Iterator[Sample]:
 def _samples_backward(rng: np.random.Generator) -> Iterator[Sample]:
     for number, (operands, attrs) in enumerate(_cases(rng)):
         q, k, v = operands
-        y, log_sum = _forward(operands, attrs)
+        made, log_sum = _forward(operands, attrs)
         axes = "".join(axis or "_" for axis in q.type.axes)
         more = {} if number % 5 or number < 20 else {"dtype": "bf16"}
         gradient = normal(q.type.static_shape, axes=axes)
         of_log_sum = reals(log_sum, f"{axes[0]}{axes[2]}{axes[1]}")
-        yield valid(gradient, q, k, v, floats(y, q.type.dtype, axes), of_log_sum, **attrs, **more)
+        yield valid(gradient, q, k, v, floats(made, q.type.dtype, axes), of_log_sum, **attrs, **more)
         if q.type.dtype is not DType.F32:
-            yield valid(gradient, q, k, v, floats(y, DType.F32, axes), of_log_sum, **attrs, dtype=q.type.dtype.value)
+            yield valid(gradient, q, k, v, floats(made, DType.F32, axes), of_log_sum, **attrs, dtype=q.type.dtype.value)
     y, good = normal((2, 5, 6, 32)), [normal((2, 5, heads, 32)) for heads in (6, 2, 2)]
     log_sum_of = normal((2, 6, 5))
     yield from _invalid([y, *good, y, log_sum_of], first=1)
@@ -297,6 +297,18 @@ def _invalid(good: Sequence[SampleOperand], first: int = 0) -> Iterator[Sample]:
         yield invalid(ConfigError, *good, attrs={**attrs, **wrong})
 
 
+_NOT_PART_OF_A_LOSS = NotDifferentiable("its sums of exponentials are kept for gradients alone; trace attention_causal")
+
+
+def _gradients_saved(at: Gradients) -> Mapping[int, str]:
+    dy = at.gradient(0)
+    if dy is None or at.gradient(1) is not None:
+        raise ConfigError(f"{at.op} has a derivative by its first result alone: {_NOT_PART_OF_A_LOSS.reason}")
+    operands = [dy, *(at.operand(index) for index in range(3)), at.result(0), at.result(1)]
+    attrs = {name: at.attrs[name] for name in ("scale", "window", "soft_cap")}
+    return dict(enumerate(at.apply_many("attention_causal_backward", operands, attrs)))
+
+
 _ATTRS = (SCALE, WINDOW, SOFT_CAP)
 _Q, _K, _V = OperandSpec("q", FLOATS), OperandSpec("k", FLOATS), OperandSpec("v", FLOATS)
 
@@ -312,6 +324,7 @@ ATTENTION_CAUSAL_SAVED = define(
     attrs=(*_ATTRS, DTYPE_ATTR),
     cost=_cost_saved,
     sizes=sizes_of_sequences,
+    derivative=_gradients_saved,
 )
 
 ATTENTION_LOG_SUM = define(
@@ -326,7 +339,7 @@ ATTENTION_LOG_SUM = define(
     attrs=_ATTRS,
     cost=_cost_log_sum,
     sizes=sizes_of_sequences,
-    derivative=NotDifferentiable("it is kept for the gradients of attention alone; trace attention_causal"),
+    derivative=_NOT_PART_OF_A_LOSS,
 )
 
 ATTENTION_CAUSAL_BACKWARD = define(

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Sizes
 from ostinato.ir.ops.attend import ATTENTION_TOLERANCE, SCALE, attend, check_heads, check_scale
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     FLOATS,
@@ -182,6 +184,12 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(ConfigError, *good, attrs={"scale": 0.125, "window": 3})
 
 
+def _gradients(at: Gradients) -> Mapping[int, str]:
+    operands = [only_gradient(at), *(at.operand(index) for index in range(6))]
+    made = at.apply_many("attention_bidirectional_backward", operands, {"scale": at.attrs["scale"]})
+    return dict(enumerate(made))
+
+
 ATTENTION_BIDIRECTIONAL = define(
     "attention_bidirectional",
     "Grouped-query attention of packed tokens q [N,H,D], k and v [N,G,D] -> [N,H,D]; token n sees length tokens of its row from start on.",
@@ -201,4 +209,5 @@ ATTENTION_BIDIRECTIONAL = define(
     attrs=(SCALE, DTYPE_ATTR),
     cost=_cost,
     sizes=sizes_of_rows,
+    derivative=_gradients,
 )

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.attend import check_heads
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.elementwise import require_finite_factor
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -205,6 +207,35 @@ def _samples_repeat(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((2, 3, 5, 16), axes="BGSD"), v, attrs={"repeats": 2, "name": "S"})
 
 
+def _gradients_scores(at: Gradients) -> Mapping[int, str]:
+    operands = [only_gradient(at), at.operand(0), at.operand(1)]
+    return dict(enumerate(at.apply_many("attention_scores_gqa_backward", operands, {"scale": at.attrs["scale"]})))
+
+
+def _gradients_context(at: Gradients) -> Mapping[int, str]:
+    dy, p, v = only_gradient(at), at.operand(0), at.operand(1)
+    found: dict[int, str] = {}
+    if at.wants(0):
+        found[0] = at.apply("attention_probability_gradient_bthd", [dy, v])
+    if at.wants(1):
+        found[1] = at.apply("attention_value_gradient_bthd", [p, dy], {"groups": at.type(v).static_shape[2]})
+    return found
+
+
+def _gradients_repeat(at: Gradients) -> Mapping[int, str]:
+    """Of keys and values in one node where both have a gradient."""
+    gradients, attrs = (at.gradient(0), at.gradient(1)), {"repeats": at.attrs["repeats"]}
+    name = at.type(at.operand(0)).axes[1]
+    if None not in gradients:
+        both = at.apply_many("repeat_gqa_kv_bthd_backward", gradients, {**attrs, "name": name})
+        return dict(enumerate(both))
+    found: dict[int, str] = {}
+    for index, dy in enumerate(gradients):
+        if dy is not None:
+            found[index] = at.apply("repeat_interleave_backward", [dy], {"axis": 1 + index, **attrs, "name": name})
+    return found
+
+
 _BATCHED = Tolerance(
     3e-5, 3e-5, "contract of attention_probability_value_bthd: fp32 sums in another order than float64"
 )
@@ -220,6 +251,7 @@ ATTENTION_SCORES_GQA = define(
     Tolerance(2e-4, 2e-4, "contract of matmul: fp32 sums of D products in another order than the float64 reference"),
     attrs=(AttrSpec("scale", float, 1.0), DTYPE_ATTR),
     cost=_cost,
+    derivative=_gradients_scores,
 )
 
 ATTENTION_PROBABILITY_VALUE_BTHD = define(
@@ -233,6 +265,7 @@ ATTENTION_PROBABILITY_VALUE_BTHD = define(
     _BATCHED,
     attrs=(DTYPE_ATTR,),
     cost=_cost,
+    derivative=_gradients_context,
 )
 
 REPEAT_GQA_KV_BTHD = define(
@@ -246,6 +279,7 @@ REPEAT_GQA_KV_BTHD = define(
     Tolerance(0, 0, "bytes are copied"),
     attrs=(AttrSpec("repeats", int), AttrSpec("name", str, "")),
     cost=cost_per_element(0),
+    derivative=_gradients_repeat,
 )
 
 ATTENTION_PART_OPS = (

@@ -12,6 +12,7 @@ import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, Effect, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.ops.derivatives import CACHED
 from ostinato.ir.ops.rules import (
     FLOATS,
     I32,
@@ -190,6 +191,7 @@ KV_STORE = define(
     must_alias=((0, 5), (1, 6)),
     extent="k",
     cost=_cost,
+    derivative=CACHED,
 )
 
 CACHE_OPS = (KV_STORE,)

@@ -4,20 +4,39 @@ its upstream gradient: float32 of a value's shape, with axis names that go with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ostinato.ir.derivative import Gradients, NotDifferentiable
 from ostinato.ir.opdef import OperandSpec
-from ostinato.ir.ops.rules import F32, Site, join_axes, make_type, require_shape
-from ostinato.ir.types import TensorType
+from ostinato.ir.ops.rules import F32, Shape, Site, join_axes, make_type, require_shape
+from ostinato.ir.types import DType, TensorType
 
-__all__ = ["GRADIENT", "SECOND", "UPDATE", "only_gradient", "passed_on", "upstream"]
+__all__ = [
+    "CACHED",
+    "CHOSEN",
+    "GRADIENT",
+    "SECOND",
+    "UPDATE",
+    "in_dtype",
+    "only_gradient",
+    "passed_on",
+    "reshaped",
+    "rows_of",
+    "upstream",
+]
 
 SECOND = NotDifferentiable("second derivatives are not supported; differentiate a loss once")
 """Of every operator that stands in a backward graph."""
 
 UPDATE = NotDifferentiable("it writes over what the step before left; differentiate the loss, not the update")
 """Of operators that keep parameters and what belongs to them up to date."""
+
+CACHED = NotDifferentiable("it reads or writes a cache; trace whole sequences, which have none")
+"""Of operators over a cache of keys and values."""
+
+CHOSEN = NotDifferentiable("it belongs to the choice of tokens; differentiate a loss of the logits")
+"""Of operators between logits and the next token."""
 
 GRADIENT = OperandSpec("gradient", F32)
 """The gradient of a result of the forward operator."""
@@ -35,6 +54,33 @@ def only_gradient(at: Gradients) -> str:
     gradient = at.gradient()
     assert gradient is not None, "a rule is called where the gradient of some result is there"
     return gradient
+
+
+def in_dtype(at: Gradients, value: str, dtype: DType) -> str:
+    """The value in that dtype: itself, or a cast of it."""
+    return value if at.type(value).dtype is dtype else at.apply("cast", [value], {"dtype": dtype.value})
+
+
+def reshaped(at: Gradients, value: str, shape: Shape, axes: tuple[str, ...]) -> str:
+    """The same elements in that shape and with those axis names: the value itself, or a view of it. A symbolic extent keeps its place."""
+    found = at.type(value)
+    if (found.shape, found.axes) == (shape, axes):
+        return value
+    kept = [index for index, extent in enumerate(shape) if found.shape[index : index + 1] == (extent,)]
+    unknown = [index for index, extent in enumerate(shape) if extent == 0 or not isinstance(extent, int)]
+    extents = [extent if isinstance(extent, int) else 0 for extent in shape]
+    for index in unknown:
+        extents[index] = 0 if index in kept else -1
+    names = "".join(axis or "_" for axis in axes)
+    return at.apply("reshape", [value], {"shape": tuple(extents), "axes": names})
+
+
+def rows_of(at: Gradients, value: str, axis: str) -> str:
+    """[..., C] as a matrix [rows, C], a view whose columns are called `axis`."""
+    shape = at.type(value).shape
+    rows = math.prod(extent for extent in shape[:-1] if isinstance(extent, int))
+    symbols = [extent for extent in shape[:-1] if not isinstance(extent, int)]
+    return reshaped(at, value, (symbols[0] if symbols else rows, shape[-1]), ("", axis))
 
 
 def passed_on(at: Gradients) -> Mapping[int, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import in_dtype, only_gradient, passed_on
 from ostinato.ir.ops.rules import (
     ELEMENTS,
     F32,
@@ -145,6 +147,31 @@ def _reference_contiguous(call: Arrays) -> tuple[Array, ...]:
     return (np.array(call.operand(0), order="C", copy=True),)
 
 
+def _gradients_mul(at: Gradients) -> Mapping[int, str]:
+    """Gradients are float32, and mul converts nothing."""
+    found = {}
+    for index in (0, 1):
+        if at.wants(index):
+            other = in_dtype(at, at.operand(1 - index), DType.F32)
+            found[index] = at.apply(at.op, (only_gradient(at), other))
+    return found
+
+
+def _gradients_bias(at: Gradients) -> Mapping[int, str]:
+    gradient = only_gradient(at)
+    return {0: gradient, 1: at.apply("bias_gradient", (gradient,))} if at.wants(1) else {0: gradient}
+
+
+def _gradients_scale(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply(at.op, (only_gradient(at),), at.attrs)}
+
+
+def _gradients_fill(at: Gradients) -> Mapping[int, str]:
+    """The values of x are not read."""
+    del at
+    return {}
+
+
 HALVES = (DType.F16, DType.BF16)
 SPECIAL = (0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1e4, -1e4, 0.5, -0.5, 3.0, 1.0)
 
@@ -266,8 +293,30 @@ X = OperandSpec("x", FLOATS)
 PAIR = (OperandSpec("a", FLOATS), OperandSpec("b", FLOATS))
 EXACT = Tolerance(0, 0, "one correctly rounded operation")
 
-ADD = define("add", "a + b.", PAIR, ("y",), _infer_pair, _reference_add, samples_pair, EXACT, cost=cost_per_element(1))
-MUL = define("mul", "a * b.", PAIR, ("y",), _infer_pair, _reference_mul, samples_pair, EXACT, cost=cost_per_element(1))
+ADD = define(
+    "add",
+    "a + b.",
+    PAIR,
+    ("y",),
+    _infer_pair,
+    _reference_add,
+    samples_pair,
+    EXACT,
+    cost=cost_per_element(1),
+    derivative=passed_on,
+)
+MUL = define(
+    "mul",
+    "a * b.",
+    PAIR,
+    ("y",),
+    _infer_pair,
+    _reference_mul,
+    samples_pair,
+    EXACT,
+    cost=cost_per_element(1),
+    derivative=_gradients_mul,
+)
 ADD_BIAS = define(
     "add_bias",
     "x [..., D] plus bias [D], in float32 and rounded once to the dtype of x.",
@@ -278,6 +327,7 @@ ADD_BIAS = define(
     _samples_bias,
     EXACT,
     cost=cost_per_element(1),
+    derivative=_gradients_bias,
 )
 SCALE = define(
     "scale",
@@ -290,6 +340,7 @@ SCALE = define(
     EXACT,
     attrs=(AttrSpec("factor", float),),
     cost=cost_per_element(1),
+    derivative=_gradients_scale,
 )
 FILL = define(
     "fill",
@@ -302,6 +353,7 @@ FILL = define(
     Tolerance(0, 0, "one correctly rounded constant"),
     attrs=(AttrSpec("value", float),),
     cost=cost_per_element(0),
+    derivative=_gradients_fill,
 )
 CAST = define(
     "cast",
@@ -314,6 +366,7 @@ CAST = define(
     Tolerance(0, 0, "one correctly rounded conversion"),
     attrs=(AttrSpec("dtype", str),),
     cost=cost_per_element(0),
+    derivative=passed_on,
 )
 CONTIGUOUS = define(
     "contiguous",
@@ -325,6 +378,7 @@ CONTIGUOUS = define(
     _samples_contiguous,
     Tolerance(0, 0, "bytes are copied"),
     cost=cost_per_element(0),
+    derivative=passed_on,
 )
 
 ELEMENTWISE_OPS = (

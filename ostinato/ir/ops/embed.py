@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Sizes, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient, reshaped
 from ostinato.ir.ops.rules import (
     I32,
     WEIGHTS,
@@ -81,6 +83,13 @@ def _sizes(operands: OperandTypes) -> Sizes:
     return Sizes(1 if ids is None else ids.elements)
 
 
+def _gradients(at: Gradients) -> Mapping[int, str]:
+    """The table's: the gradients of the rows that were read, each in its row."""
+    weight, dy = at.type(at.operand(1)), only_gradient(at)
+    dy = reshaped(at, dy, at.type(dy).shape, (*at.type(dy).axes[:-1], weight.axes[1]))
+    return {1: at.apply("embedding_backward", [dy, at.operand(0)], {"rows": weight.static_shape[0]})}
+
+
 EMBEDDING = define(
     "embedding",
     "Rows of a table at integer ids: ids S, weight [V,C] -> S + [C].",
@@ -94,6 +103,7 @@ EMBEDDING = define(
     sizes=_sizes,
     cost=_cost,
     packed={"weight": "panel32"},
+    derivative=_gradients,
 )
 
 EMBED_OPS = (EMBEDDING,)

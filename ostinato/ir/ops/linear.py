@@ -26,6 +26,11 @@ from ostinato.ir.ops.projection import (
     product,
     product_flops,
 )
+from ostinato.ir.ops.projection_gradients import (
+    gradients_of_linear,
+    gradients_of_split,
+    gradients_of_swiglu,
+)
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     FLOATS,
@@ -297,6 +302,7 @@ LINEAR = define(
     attrs=(DTYPE_ATTR, AXIS, EPS),
     cost=_cost(gain=4),
     packed={"weight": "panel32"},
+    derivative=gradients_of_linear,
 )
 
 LINEAR_SPLIT = define(
@@ -311,6 +317,7 @@ LINEAR_SPLIT = define(
     attrs=(AttrSpec("sizes", tuple), DTYPE_ATTR, AttrSpec("axes", str, ""), EPS),
     cost=_cost(gain=3),
     packed={"weight": "panel32"},
+    derivative=gradients_of_split,
 )
 
 LINEAR_SWIGLU = define(
@@ -325,6 +332,7 @@ LINEAR_SWIGLU = define(
     attrs=(DTYPE_ATTR, AXIS, EPS),
     cost=_cost(gain=2),
     packed={"weight": "panel32_pair"},
+    derivative=gradients_of_swiglu,
 )
 
 LINEAR_OPS = (

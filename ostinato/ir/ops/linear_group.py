@@ -13,6 +13,7 @@ from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample
 from ostinato.ir.ops.linear import KINDS
 from ostinato.ir.ops.projection import TOLERANCE, X, check_bias, check_product, product, product_flops
+from ostinato.ir.ops.projection_gradients import gradients_of_group
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     F32,
@@ -110,6 +111,7 @@ LINEAR_GROUP = define(
     TOLERANCE,
     attrs=(DTYPE_ATTR, AttrSpec("axes", str, "")),
     cost=_cost,
+    derivative=gradients_of_group,
 )
 
 LINEAR_GROUP_OPS = (LINEAR_GROUP,)

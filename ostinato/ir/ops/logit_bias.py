@@ -11,6 +11,7 @@ import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.ops.derivatives import CHOSEN
 from ostinato.ir.ops.rules import (
     F32,
     I32,
@@ -128,6 +129,7 @@ ADD_AT_TOKENS = define(
     _samples,
     Tolerance(0, 0, "references and kernels do the same float32 additions in the same order"),
     cost=_cost,
+    derivative=CHOSEN,
 )
 
 LOGIT_BIAS_OPS = (ADD_AT_TOKENS,)

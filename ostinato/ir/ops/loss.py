@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rules import (
     F32,
     I32,
@@ -67,6 +69,10 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
     return (np.asarray(np.mean(total - counted[np.arange(rows.size), target[rows]]), dtype=np.float32),)
 
 
+def _gradients(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("cross_entropy_backward", (only_gradient(at), at.operand(0), at.operand(1)))}
+
+
 def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
     del attrs
     logits = operands[0]
@@ -103,6 +109,7 @@ CROSS_ENTROPY = define(
     Tolerance(2e-5, 2e-5, "contract of cross_entropy: fp32 exponentials, float64 sums in ascending order"),
     extent="logits",
     cost=_cost,
+    derivative=_gradients,
 )
 
 LOSS_OPS = (CROSS_ENTROPY,)

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.ops.derivatives import in_dtype, only_gradient, reshaped
 from ostinato.ir.ops.elementwise import require_finite_factor
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -173,6 +175,52 @@ def _samples_add(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((4, 6)), normal((4, 5), axes="TC"), normal((5, 6), axes="DF"))
 
 
+def _gradients(at: Gradients) -> Mapping[int, str]:
+    return _of_product(at, 0)
+
+
+def _gradients_add(at: Gradients) -> Mapping[int, str]:
+    found = _of_product(at, 1)
+    return {**found, 0: only_gradient(at)} if at.wants(0) else found
+
+
+def _of_product(at: Gradients, first: int) -> dict[int, str]:
+    """With y = s op(a) op(b): a gets s dy op(b)^T and b gets s op(a)^T dy, each transposed where the operand was; computed in their dtype, and float32."""
+    a, b = at.operand(first), at.operand(first + 1)
+    of_a, of_b, lead = at.type(a), at.type(b), at.type(a).rank - 2
+    dy = in_dtype(at, only_gradient(at), of_a.dtype)
+    turned_a, turned_b = at.attrs["transpose_a"] is True, at.attrs["transpose_b"] is True
+    (m, k), (inner, n) = (lead + turned_a, lead + 1 - turned_a), (lead + turned_b, lead + 1 - turned_b)
+    found: dict[int, str] = {}
+    if at.wants(first):
+        left = _called(at, dy, lead, of_a.axes[m], lead + 1)
+        right = _called(at, b, inner, of_a.axes[k], n)
+        pair = (right, left) if turned_a else (left, right)
+        flags = (turned_b, True) if turned_a else (False, not turned_b)
+        found[first] = _multiplied(at, pair, flags)
+    if at.wants(first + 1):
+        left = _called(at, a, k, of_b.axes[inner], m)
+        right = _called(at, dy, lead + 1, of_b.axes[n], lead)
+        pair = (right, left) if turned_b else (left, right)
+        flags = (True, turned_a) if turned_b else (not turned_a, False)
+        found[first + 1] = _multiplied(at, pair, flags)
+    return found
+
+
+def _called(at: Gradients, value: str, axis: int, name: str, other: int) -> str:
+    """The value with that name on one axis, and on the `other` not the same: a name may stand on both sides of a product, but on one axis of a value alone."""
+    found = at.type(value)
+    axes = list(found.axes)
+    axes[axis], axes[other] = name, "" if axes[other] == name else axes[other]
+    return reshaped(at, value, found.shape, tuple(axes))
+
+
+def _multiplied(at: Gradients, pair: tuple[str, str], flags: tuple[bool, bool]) -> str:
+    dtype = "" if at.type(pair[0]).dtype is DType.F32 else DType.F32.value
+    attrs: dict[str, Attr] = {"transpose_a": flags[0], "transpose_b": flags[1], "scale": at.attrs["scale"]}
+    return at.apply("matmul", pair, {**attrs, "dtype": dtype})
+
+
 _TOLERANCE = Tolerance(
     2e-4, 2e-4, "contract of matmul: fp32 sums of K products in another order than the float64 reference"
 )
@@ -193,6 +241,7 @@ MATMUL = define(
     _TOLERANCE,
     attrs=(*_FLAGS, DTYPE_ATTR),
     cost=_cost(0),
+    derivative=_gradients,
 )
 
 MATMUL_ADD = define(
@@ -207,6 +256,7 @@ MATMUL_ADD = define(
     attrs=_FLAGS,
     must_alias=((0, 0),),
     cost=_cost(1),
+    derivative=_gradients_add,
 )
 
 MATMUL_OPS = (MATMUL, MATMUL_ADD)

@@ -6,12 +6,14 @@ for others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient, reshaped
 from ostinato.ir.ops.rules import (
     ELEMENTS,
     Arrays,
@@ -26,7 +28,16 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["AXIS", "BROADCAST_SCALAR", "CONCAT", "MAX_PARTS", "MOVEMENT_OPS", "NAME", "REPEAT_INTERLEAVE", "checked_axis"]
+__all__ = [
+    "AXIS",
+    "BROADCAST_SCALAR",
+    "CONCAT",
+    "MAX_PARTS",
+    "MOVEMENT_OPS",
+    "NAME",
+    "REPEAT_INTERLEAVE",
+    "checked_axis",
+]
 
 MAX_PARTS = 8
 """Tensors that one `concat` joins; more are joined in steps."""
@@ -99,6 +110,35 @@ def _infer_broadcast(site: Site) -> tuple[TensorType, ...]:
         hint = 'use "_" for an anonymous axis'
         fail(LayoutError, site.op, f"axes with {len(shape)} letters, one a dimension", repr(axes), hint)
     return (make_type(site.op, shape, x.dtype, tuple("" if letter == "_" else letter for letter in axes)),)
+
+
+def _gradients_concat(at: Gradients) -> Mapping[int, str]:
+    """Each part's is a slice of the gradient: a view."""
+    dy, axis, start = only_gradient(at), at.attrs["axis"], 0
+    assert isinstance(axis, int)
+    found: dict[int, str] = {}
+    for index in range(MAX_PARTS):
+        if not at.has(index):
+            continue
+        part = at.type(at.operand(index))
+        stop = start + part.static_shape[axis]
+        if at.wants(index):
+            piece = at.apply("slice", [dy], {"axis": axis, "start": start, "stop": stop})
+            found[index] = reshaped(at, piece, part.shape, part.axes)
+        start = stop
+    return found
+
+
+def _gradients_repeat(at: Gradients) -> Mapping[int, str]:
+    axis = at.attrs["axis"]
+    assert isinstance(axis, int)
+    attrs = {"axis": axis, "repeats": at.attrs["repeats"], "name": at.type(at.operand(0)).axes[axis]}
+    return {0: at.apply("repeat_interleave_backward", [only_gradient(at)], attrs)}
+
+
+def _gradients_broadcast(at: Gradients) -> Mapping[int, str]:
+    x = at.type(at.operand(0))
+    return {0: reshaped(at, at.apply("reduce_sum", (only_gradient(at),)), x.shape, x.axes)}
 
 
 def _reference_repeat(call: Arrays) -> tuple[Array, ...]:
@@ -190,6 +230,7 @@ CONCAT = define(
     EXACT,
     attrs=(AXIS, NAME),
     cost=cost_per_element(0),
+    derivative=_gradients_concat,
 )
 
 REPEAT_INTERLEAVE = define(
@@ -203,6 +244,7 @@ REPEAT_INTERLEAVE = define(
     EXACT,
     attrs=(AXIS, AttrSpec("repeats", int), NAME),
     cost=cost_per_element(0),
+    derivative=_gradients_repeat,
 )
 
 BROADCAST_SCALAR = define(
@@ -216,6 +258,7 @@ BROADCAST_SCALAR = define(
     EXACT,
     attrs=(AttrSpec("shape", tuple), AttrSpec("axes", str, "")),
     cost=cost_per_element(0),
+    derivative=_gradients_broadcast,
 )
 
 MOVEMENT_OPS = (

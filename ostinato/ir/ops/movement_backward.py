@@ -23,7 +23,6 @@ from ostinato.ir.ops.rules import (
     require_shape,
 )
 from ostinato.ir.ops.samplers import invalid, normal, valid
-from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, Extent, TensorType
 
 __all__ = [
@@ -92,7 +91,8 @@ def _grouped(gradient: Array, axis: int, repeats: int) -> Array:
 def _reference_repeat(call: Arrays) -> tuple[Array, ...]:
     axis = call.integer("axis")
     grouped = _grouped(call.wide(0), axis, call.integer("repeats"))
-    return (np.sum(grouped, axis=axis + 1, dtype=working()).astype(np.float32),)
+    found: Array = grouped.sum(axis=axis + 1)
+    return (found.astype(np.float32),)
 
 
 def _reference_repeat_pair(call: Arrays) -> tuple[Array, ...]:
@@ -101,7 +101,7 @@ def _reference_repeat_pair(call: Arrays) -> tuple[Array, ...]:
 
 def _ascending(grouped: Array, axis: int) -> Array:
     """The sum over an axis in float32, one after the other: the order is part of what the operator is, and the sum is exact to the bit."""
-    total = np.take(grouped, 0, axis=axis).astype(np.float32)
+    total: Array = np.take(grouped, 0, axis=axis).astype(np.float32)
     for place in range(1, grouped.shape[axis]):
         total = total + np.take(grouped, place, axis=axis).astype(np.float32)
     return total

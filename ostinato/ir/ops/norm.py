@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     F32,
@@ -112,6 +114,43 @@ def _reference_l2(call: Arrays) -> tuple[Array, ...]:
     x = call.wide(0)
     length = np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
     return ((x / np.maximum(length, call.real("eps"))).astype(np.float32),)
+
+
+def _gradients_rms(at: Gradients) -> Mapping[int, str]:
+    gradient, x, eps = only_gradient(at), at.operand(0), {"eps": at.attrs["eps"]}
+    dx, inverse = at.apply_many("rms_norm_backward", (gradient, x, at.operand(1)), eps)
+    if not at.wants(1):
+        return {0: dx}
+    return {0: dx, 1: at.apply("rms_norm_gain_gradient", (gradient, x, inverse))}
+
+
+def _gradients_add(at: Gradients) -> Mapping[int, str]:
+    """Both of a and b have the gradient of the sum: what reaches it past the norm, and through it."""
+    past, gradient, eps = at.gradient(0), at.gradient(1), {"eps": at.attrs["eps"]}
+    if gradient is None:
+        assert past is not None, "a rule is called where the gradient of some result is there"
+        return {0: past, 1: past}
+    total = at.result(0)
+    dx, inverse = at.apply_many("rms_norm_backward", (gradient, total, at.operand(2), past), eps)
+    if not at.wants(2):
+        return {0: dx, 1: dx}
+    return {0: dx, 1: dx, 2: at.apply("rms_norm_gain_gradient", (gradient, total, inverse))}
+
+
+def _gradients_layer(at: Gradients) -> Mapping[int, str]:
+    gradient, x, found = only_gradient(at), at.operand(0), dict[int, str]()
+    if at.wants(2):
+        found[2] = at.apply("bias_gradient", (gradient,))
+    if at.wants(0) or at.wants(1):
+        eps = {"eps": at.attrs["eps"]}
+        found[0], mean, inverse = at.apply_many("layer_norm_backward", (gradient, x, at.operand(1)), eps)
+        if at.wants(1):
+            found[1] = at.apply("layer_norm_gain_gradient", (gradient, x, mean, inverse))
+    return found
+
+
+def _gradients_l2(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("l2_normalize_backward", (only_gradient(at), at.operand(0)), {"eps": at.attrs["eps"]})}
 
 
 def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
@@ -236,6 +275,7 @@ RMS_NORM = define(
     TOLERANCE,
     attrs=(EPS, DTYPE_ATTR),
     cost=_cost,
+    derivative=_gradients_rms,
 )
 
 ADD_RMS_NORM = define(
@@ -249,6 +289,7 @@ ADD_RMS_NORM = define(
     TOLERANCE,
     attrs=(EPS, DTYPE_ATTR),
     cost=_cost,
+    derivative=_gradients_add,
 )
 
 LAYER_NORM = define(
@@ -266,6 +307,7 @@ LAYER_NORM = define(
     ),
     attrs=(EPS, DTYPE_ATTR),
     cost=_cost_layer_norm,
+    derivative=_gradients_layer,
 )
 
 L2_NORMALIZE = define(
@@ -279,6 +321,7 @@ L2_NORMALIZE = define(
     Tolerance(1e-6, 1e-5, "default of the contract: one fp32 sum of squares, one square root, one division"),
     attrs=(AttrSpec("eps", float, 1e-12),),
     cost=cost_per_element(3),
+    derivative=_gradients_l2,
 )
 
 NORM_OPS = (

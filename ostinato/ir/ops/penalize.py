@@ -14,6 +14,7 @@ import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.ops.derivatives import CHOSEN
 from ostinato.ir.ops.rules import (
     F32,
     I32,
@@ -150,6 +151,7 @@ PENALIZE = define(
     _samples,
     Tolerance(0, 0, "references and kernels do the same float32 operations in the same order"),
     cost=_cost,
+    derivative=CHOSEN,
 )
 
 PENALIZE_OPS = (PENALIZE,)

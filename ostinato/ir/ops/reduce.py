@@ -34,7 +34,7 @@ from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
 from ostinato.ir.rounding import working
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["BROADCAST_SCALAR", "MASKED_MEAN", "MASKED_MEAN_BACKWARD", "REDUCE_OPS", "REDUCE_SUM"]
+__all__ = ["MASKED_MEAN", "MASKED_MEAN_BACKWARD", "REDUCE_OPS", "REDUCE_SUM"]
 
 TOLERANCE = Tolerance(2e-5, 2e-5, "contract of reduce_sum: fp32 sums of short runs, added up in ascending order")
 
@@ -85,16 +85,6 @@ def _reference_mean_backward(call: Arrays) -> tuple[Array, ...]:
     return (found.astype(np.float32),)
 
 
-def _infer_broadcast(site: Site) -> tuple[TensorType, ...]:
-    require_shape(site.op, "x", site.operand(0), ())
-    like = site.operand(1)
-    return (make_type(site.op, like.shape, DType.F32, like.axes),)
-
-
-def _reference_broadcast(call: Arrays) -> tuple[Array, ...]:
-    return (np.full(call.operand(1).shape, call.operand(0), dtype=np.float32),)
-
-
 def _infer_sum(site: Site) -> tuple[TensorType, ...]:
     return (make_type(site.op, (), DType.F32, ()),)
 
@@ -111,12 +101,10 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
     return Cost(x.elements, nbytes(*operands, *results))
 
 
-def _broadcast_gradient(at: Gradients) -> Mapping[int, str]:
-    return {0: at.apply("reduce_sum", (only_gradient(at),))}
-
-
 def _sum_gradient(at: Gradients) -> Mapping[int, str]:
-    return {0: at.apply("broadcast_scalar", (only_gradient(at), at.operand(0)))}
+    x = at.type(at.operand(0))
+    attrs: Mapping[str, Attr] = {"shape": x.static_shape, "axes": "".join(axis or "_" for axis in x.axes)}
+    return {0: at.apply("broadcast_scalar", (only_gradient(at),), attrs)}
 
 
 def _mean_gradient(at: Gradients) -> Mapping[int, str]:
@@ -170,18 +158,6 @@ def _samples_mean_backward(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((1, 8), axes="RC"), indices([0]), indices([1]), attrs={**attrs, "name": "C"})
     yield invalid(ConfigError, normal((1, 8)), indices([0]), indices([1]), attrs={"rows": -1})
     yield invalid(ConfigError, normal((1, 8)), indices([0]), indices([1]))
-
-
-def _samples_broadcast(rng: np.random.Generator) -> Iterator[Sample]:
-    del rng
-    for shape in ((1,), (3, 33), (31, 100), (0, 8), ()):
-        yield valid(normal(()), normal(shape))
-    yield valid(reals(np.nan), normal((2, 3), DType.BF16, "NC"))
-    yield valid(normal(()), normal((2, 5), DType.F16))
-    yield invalid(ShapeError, normal((1,)), normal((3, 4)))
-    yield invalid(ShapeError, normal(()))
-    yield invalid(DTypeError, normal((), DType.BF16), normal((3, 4)))
-    yield invalid(DTypeError, normal(()), indices([1, 2]))
 
 
 def _samples_sum(rng: np.random.Generator) -> Iterator[Sample]:
@@ -238,22 +214,8 @@ MASKED_MEAN_BACKWARD = define(
     derivative=SECOND,
 )
 
-BROADCAST_SCALAR = define(
-    "broadcast_scalar",
-    "The scalar x in every element of a float32 tensor of the shape of `like`, whose values are not read.",
-    (OperandSpec("x", F32), OperandSpec("like", FLOATS)),
-    ("y",),
-    _infer_broadcast,
-    _reference_broadcast,
-    _samples_broadcast,
-    Tolerance(0, 0, "a number is copied"),
-    cost=cost_per_element(0),
-    derivative=_broadcast_gradient,
-)
-
 REDUCE_OPS = (
     REDUCE_SUM,
     MASKED_MEAN,
     MASKED_MEAN_BACKWARD,
-    BROADCAST_SCALAR,
 )

@@ -5,12 +5,14 @@ A table of `half` angles turns the first 2 * half elements of each head; where t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rotary import ROTARY_TABLE, ROTARY_TABLE_DYNAMIC, ROTARY_TABLE_LONGROPE
 from ostinato.ir.ops.rules import (
     F32,
@@ -123,6 +125,14 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((2, 3, 3, 32), axes="BHTD"), square, square)
 
 
+def _gradients_split_half(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("rope_split_half_backward", [only_gradient(at), at.operand(1), at.operand(2)])}
+
+
+def _gradients_interleaved(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("rope_interleaved_backward", [only_gradient(at), at.operand(1), at.operand(2)])}
+
+
 ROPE_SPLIT_HALF = define(
     "rope_split_half",
     "Turns the pairs (i, i + half) of x [..., H, D] by the angles of cos and sin [..., half]; elements from 2 * half on pass.",
@@ -133,6 +143,7 @@ ROPE_SPLIT_HALF = define(
     _samples,
     _TOLERANCE,
     cost=cost_per_element(3),
+    derivative=_gradients_split_half,
 )
 
 ROPE_INTERLEAVED = define(
@@ -145,6 +156,7 @@ ROPE_INTERLEAVED = define(
     _samples,
     _TOLERANCE,
     cost=cost_per_element(3),
+    derivative=_gradients_interleaved,
 )
 
 ROPE_OPS = (

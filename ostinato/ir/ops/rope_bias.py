@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient, reshaped
 from ostinato.ir.ops.rope import require_tables, turned
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -88,6 +90,18 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((3, 3, 3, 32), axes="BHTD"), bias, square, square)
 
 
+def _gradients(at: Gradients) -> Mapping[int, str]:
+    """Turned back, in both senses, for x; its sums over tokens are the bias's."""
+    dy, (cos, sin), x = only_gradient(at), (at.operand(2), at.operand(3)), at.type(at.operand(0))
+    dx = at.apply("rope_split_half_bias_bthd_backward", [dy, cos, sin])
+    found = {0: dx} if at.wants(0) else {}
+    if at.wants(1):
+        bias = at.type(at.operand(1))
+        columns = reshaped(at, dx, (*x.shape[:2], bias.shape[0]), (*x.axes[:2], bias.axes[0]))
+        found[1] = at.apply("bias_gradient", [columns])
+    return found
+
+
 ROPE_SPLIT_HALF_BIAS_BTHD = define(
     "rope_split_half_bias_bthd",
     "x [B,T,H,D] plus bias [H*D], the pairs (i, half + i) turned by the angles of cos and sin [B,T,half], in head-major order: [B,H,T,D].",
@@ -99,6 +113,7 @@ ROPE_SPLIT_HALF_BIAS_BTHD = define(
     Tolerance(3e-5, 3e-5, "contract of rope_split_half_bias_bthd: a sum, two fp32 products and a sum, fused or not"),
     attrs=(DTYPE_ATTR,),
     cost=cost_per_element(4),
+    derivative=_gradients,
 )
 
 ROPE_BIAS_OPS = (ROPE_SPLIT_HALF_BIAS_BTHD,)

@@ -25,6 +25,7 @@ from ostinato.ir.opdef import (
 )
 from ostinato.ir.ops.attend import check_heads
 from ostinato.ir.ops.cache import check_cache, check_token_vectors, stored
+from ostinato.ir.ops.derivatives import CACHED
 from ostinato.ir.ops.projection import (
     BIAS,
     EPS,
@@ -353,6 +354,7 @@ ROPE_STORE = define(
     must_alias=((1, 8), (2, 9)),
     sizes=lambda operands: _sizes(operands, 7),
     cost=_cost,
+    derivative=CACHED,
 )
 
 QKV_ROPE_STORE = define(
@@ -370,6 +372,7 @@ QKV_ROPE_STORE = define(
     sizes=lambda operands: _sizes(operands, 6),
     cost=_cost_qkv,
     packed={"weight": "panel32"},
+    derivative=CACHED,
 )
 
 ROPE_STORE_OPS = (ROPE_STORE, QKV_ROPE_STORE)

@@ -7,12 +7,15 @@ exponential in float32, which orders, weighs and drops tokens; sums, the top-p g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, Effect, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.ops.derivatives import CHOSEN, only_gradient, reshaped
 from ostinato.ir.ops.rules import (
     ELEMENTS,
     F32,
@@ -263,6 +266,12 @@ def _samples_sample(rng: np.random.Generator) -> Iterator[Sample]:
     )
 
 
+def _gradients_gather(at: Gradients) -> Mapping[int, str]:
+    x, dy = at.type(at.operand(0)), only_gradient(at)
+    rows = math.prod(x.static_shape[:-1])
+    return {0: reshaped(at, at.apply("embedding_backward", [dy, at.operand(1)], {"rows": rows}), x.shape, x.axes)}
+
+
 GATHER_ROWS = define(
     "gather_rows",
     "Rows of x, leading axes flattened, at index [R]; index -1 gives a row of zeros.",
@@ -273,6 +282,7 @@ GATHER_ROWS = define(
     _samples_gather,
     Tolerance(0, 0, "bytes are copied"),
     cost=_cost_gather,
+    derivative=_gradients_gather,
 )
 
 ARGMAX = define(
@@ -285,6 +295,7 @@ ARGMAX = define(
     _samples_argmax,
     Tolerance(0, 0, "an index is right or wrong"),
     cost=_cost_argmax,
+    derivative=CHOSEN,
 )
 
 SAMPLE = define(
@@ -306,6 +317,7 @@ SAMPLE = define(
     Tolerance(0, 0, "an index is right or wrong: references and kernels do the same float operations"),
     effect=Effect.RANDOM,
     cost=_cost_sample,
+    derivative=CHOSEN,
 )
 
 SELECT_OPS = (

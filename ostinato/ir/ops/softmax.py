@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import DTypeError, ShapeError
 from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.elementwise import HALVES, SHAPES, infer_same
 from ostinato.ir.ops.rules import FLOATS, Arrays, Site, cost_per_element, define, fail, require_rank
 from ostinato.ir.ops.samplers import given, indices, invalid, normal, reals, valid
@@ -54,6 +56,14 @@ def _reference_causal(call: Arrays) -> tuple[Array, ...]:
     x = call.wide(0)
     visible = np.tri(x.shape[-1], dtype=np.bool_)
     return (np.where(visible, _softmax(np.where(visible, x, -np.inf)), np.float32(0)),)
+
+
+def _gradients_softmax(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("softmax_backward", (only_gradient(at), at.result()))}
+
+
+def _gradients_causal(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("causal_softmax_backward", (only_gradient(at), at.result()))}
 
 
 def _samples_softmax(rng: np.random.Generator) -> Iterator[Sample]:
@@ -105,6 +115,7 @@ SOFTMAX = define(
     _samples_softmax,
     TOLERANCE,
     cost=cost_per_element(5),
+    derivative=_gradients_softmax,
 )
 CAUSAL_SOFTMAX = define(
     "causal_softmax",
@@ -116,6 +127,7 @@ CAUSAL_SOFTMAX = define(
     _samples_causal,
     TOLERANCE,
     cost=cost_per_element(3),
+    derivative=_gradients_causal,
 )
 
 SOFTMAX_OPS = (

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
+from ostinato.ir.derivative import Gradients
+from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
-from ostinato.ir.ops.derivatives import GRADIENT, SECOND
+from ostinato.ir.ops.derivatives import GRADIENT, SECOND, only_gradient
 from ostinato.ir.ops.loss import IGNORED, counted_rows, require_logits
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -141,6 +142,17 @@ def _reference_mean_backward(call: Arrays) -> tuple[Array, ...]:
     found = np.zeros(call.operand(1).size, dtype=np.float32)
     found[rows] = call.wide(0) / rows.size
     return (found.reshape(call.operand(1).shape),)
+
+
+def _gradients_token(at: Gradients) -> Mapping[int, str]:
+    gradient, (logits, target) = at.gradient(0), (at.operand(index) for index in range(2))
+    if gradient is None or at.gradient(1) is not None:
+        raise ConfigError(f"{at.op}: log_sum has no derivative", hint="make the loss of y alone")
+    return {0: at.apply("token_cross_entropy_backward", (gradient, logits, target, at.result(1)))}
+
+
+def _gradients_mean(at: Gradients) -> Mapping[int, str]:
+    return {0: at.apply("target_mean_backward", (only_gradient(at), at.operand(1)))}
 
 
 def _cost(flops: int, operand: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
@@ -272,6 +284,7 @@ TOKEN_CROSS_ENTROPY = define(
     _samples_token,
     _FORWARD,
     cost=_cost(4, 0),
+    derivative=_gradients_token,
 )
 
 TOKEN_CROSS_ENTROPY_BACKWARD = define(
@@ -299,6 +312,7 @@ TARGET_MEAN = define(
     _MEAN,
     extent="x",
     cost=_cost(1, 0),
+    derivative=_gradients_mean,
 )
 
 TARGET_MEAN_BACKWARD = define(

@@ -13,8 +13,10 @@ from typing import NoReturn
 
 import numpy as np
 
+from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance, View
+from ostinato.ir.ops.derivatives import only_gradient, reshaped
 from ostinato.ir.ops.rules import ELEMENTS, Arrays, Shape, Site, define, describe, fail, make_type
 from ostinato.ir.ops.samplers import invalid, normal, valid
 from ostinato.ir.types import Array, Dim, DType, Extent, TensorType
@@ -331,6 +333,26 @@ def _samples_slice(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(DTypeError, normal((5, 96), DType.Q4_1), attrs={"axis": 0, "start": 0, "stop": 1})
 
 
+def _gradients_reshape(at: Gradients) -> Mapping[int, str]:
+    x = at.type(at.operand(0))
+    return {0: reshaped(at, only_gradient(at), x.shape, x.axes)}
+
+
+def _gradients_transpose(at: Gradients) -> Mapping[int, str]:
+    order = at.attrs["order"]
+    assert isinstance(order, tuple)
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    return {0: at.apply("transpose", [only_gradient(at)], {"order": back})}
+
+
+def _gradients_slice(at: Gradients) -> Mapping[int, str]:
+    axis = at.attrs["axis"]
+    assert isinstance(axis, int)
+    attrs: dict[str, Attr] = {name: at.attrs[name] for name in ("axis", "start", "step")}
+    attrs["extent"] = at.type(at.operand(0)).static_shape[axis]
+    return {0: at.apply("slice_backward", [only_gradient(at)], attrs)}
+
+
 X = (OperandSpec("x", ELEMENTS),)
 
 RESHAPE = define(
@@ -345,6 +367,7 @@ RESHAPE = define(
     attrs=(AttrSpec("shape", tuple), AttrSpec("axes", str, "")),
     view=_view_reshape,
     cost=_no_cost,
+    derivative=_gradients_reshape,
 )
 
 TRANSPOSE = define(
@@ -359,6 +382,7 @@ TRANSPOSE = define(
     attrs=(AttrSpec("order", tuple),),
     view=_view_transpose,
     cost=_no_cost,
+    derivative=_gradients_transpose,
 )
 
 SLICE = define(
@@ -373,6 +397,7 @@ SLICE = define(
     attrs=(AttrSpec("axis", int), AttrSpec("start", int), AttrSpec("stop", int), AttrSpec("step", int, 1)),
     view=_view_slice,
     cost=_no_cost,
+    derivative=_gradients_slice,
 )
 
 VIEW_OPS = (

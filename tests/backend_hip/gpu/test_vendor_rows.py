@@ -56,6 +56,13 @@ def samples(op: str, rng: np.random.Generator) -> Iterator[Sample]:
                 yield valid(normal((3, m, k), dtype), normal((n, k), dtype), dtype=result.value)
                 operands = normal((m, k), dtype), normal((n, k), dtype), bias, normal((m, n), result)
                 yield valid(*operands, dtype=result.value)
+            if op == "matmul_add" and result is DType.F32:
+                m = unit * int(rng.integers(1, 4))
+                for lead, first, second in (((), True, False), ((2,), False, True), ((2, 3), True, True)):
+                    a, b = ((k, m) if first else (m, k)), ((n, k) if second else (k, n))
+                    attrs = {"transpose_a": first, "transpose_b": second, "scale": 0.375}
+                    operands = normal((*lead, *a), dtype), normal((*lead, *b), dtype)
+                    yield valid(normal((*lead, m, n)), *operands, **attrs)
             if op == "matmul":
                 m = unit * int(rng.integers(1, 4))
                 for lead, first, second in (
@@ -108,13 +115,14 @@ def test_a_row_agrees_with_the_reference(op: str, gpu: HipDevice, rng: np.random
         for call in all_calls(row, sample):
             ran += 1
             seen |= {("counted", call.count is not None), ("strided", bool(call.site.strided))}
-            seen |= {("dtypes", call.site.operand(0).dtype, call.site.results[0].dtype)}
+            seen |= {("dtypes", call.site.operand(op == "matmul_add").dtype, call.site.results[0].dtype)}
             seen |= {("workspace", bool(row.workspace(call.site))), ("bias", op == "linear" and call.site.has(2))}
             seen |= {("residual", op == "linear" and call.site.has(3)), ("in place", bool(call.in_place))}
             check(call, [machine], arrays, references(call, arrays))
     assert ran > 20
     assert {("counted", True), ("strided", True), ("strided", False)} <= seen
-    assert {("dtypes", dtype, result) for dtype in (DType.F32, *HALVES) for result in (dtype, DType.F32)} <= seen
+    pairs = {(dtype, result) for dtype in (DType.F32, *HALVES) for result in (dtype, DType.F32)}
+    assert {("dtypes", *pair) for pair in pairs if op != "matmul_add" or pair[1] is DType.F32} <= seen
     asked = ("workspace", "bias", "residual", "in place")
     assert op != "linear" or {(what, True) for what in asked} <= seen
 
@@ -195,6 +203,19 @@ def test_what_a_row_says_is_the_product_turned_round() -> None:
     assert (params.alpha, params.beta) == (1.0, 0.0)
     assert [type(p) for p in params] == [int] * 19 + [float] * 2
     assert GemmParams(*row.params(site(row, REFUSED["few rows"][0]))).bias_type == NO_BIAS  # type: ignore[arg-type]
+
+
+def test_what_a_product_is_added_to_is_c_and_the_result() -> None:
+    """A weight's gradient: the upstream gradient turned, by the input, added to what is there."""
+    row = ROWS["matmul_add"]
+    operands = normal((1000, 64)), normal((48, 1000), DType.BF16), normal((48, 64), DType.BF16)
+    params = GemmParams(*row.params(site(row, valid(*operands, transpose_a=True))))  # type: ignore[arg-type]
+    assert (params.m, params.n, params.k, params.batches) == (64, 1000, 48, 1)
+    assert (params.transpose_a, params.transpose_b) == (0, 1)
+    assert (params.a_leading, params.b_leading, params.c_leading, params.d_leading) == (64, 1000, 64, 64)
+    assert (params.a_type, params.c_type, params.d_type) == (DType.BF16.number, DType.F32.number, DType.F32.number)
+    assert (params.alpha, params.beta) == (1.0, 1.0)
+    assert row.operands[3:5] == ("c", "y")
 
 
 def test_a_workspace_is_of_the_size_of_the_product_alone() -> None:

@@ -28,7 +28,7 @@ from ostinato.ir.step import Launch
 from ostinato.ir.target import NATURAL, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["ATTENTION_ROWS"]
+__all__ = ["ATTENTION_ROWS", "causal_rows"]
 
 _FILE = "attention/attention"
 _TILE_THREADS = 128
@@ -281,19 +281,6 @@ _PACKED = readable(
     packed_accepts,
 )
 
-_CAUSAL = replace(
-    readable(
-        "attention_causal",
-        ("q", "k", "v", "count", "y"),
-        _in_tiles("attention_causal", 0),
-        _causal_params,
-        _tiles_launch,
-        dense_accepts,
-    ),
-    strided=frozenset({"q", "k", "v"}),
-    layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
-)
-
 _BIDIRECTIONAL = replace(
     readable(
         "attention_bidirectional",
@@ -305,6 +292,24 @@ _BIDIRECTIONAL = replace(
     ),
     strided=frozenset({"q", "k", "v"}),
 )
+
+
+def causal_rows(op: str, *more: str) -> tuple[Impl, ...]:
+    """The rows of an operator of attention over whole sequences, with so many results besides."""
+    row = replace(
+        readable(
+            op,
+            ("q", "k", "v", "count", "y", *more),
+            _in_tiles(op, 0),
+            _causal_params,
+            _tiles_launch,
+            dense_accepts,
+        ),
+        strided=frozenset({"q", "k", "v"}),
+        layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
+    )
+    on_units = (_on_matrix_units(row, wave) for wave in WAVES)
+    return (row, _with_lanes(row, _by_lanes(op, 0)), *on_units, _in_blocks(row))
 
 
 ATTENTION_ROWS = (
@@ -322,10 +327,7 @@ ATTENTION_ROWS = (
     _split(_PACKED),
     *(_on_matrix_units(_PACKED, wave) for wave in WAVES),
     _in_blocks(_PACKED),
-    _CAUSAL,
-    _with_lanes(_CAUSAL, _by_lanes("attention_causal", 0)),
-    *(_on_matrix_units(_CAUSAL, wave) for wave in WAVES),
-    _in_blocks(_CAUSAL),
+    *causal_rows("attention_causal"),
     _BIDIRECTIONAL,
     _with_lanes(_BIDIRECTIONAL, _by_lanes("attention_bidirectional", 0)),
     *(_on_matrix_units(_BIDIRECTIONAL, wave) for wave in WAVES),

@@ -33,6 +33,7 @@ __all__ = [
     "readable",
     "row_launch",
     "rows_of",
+    "uncounted",
     "word",
 ]
 
@@ -77,6 +78,11 @@ def counts_entries(along: int) -> Predicate:
         return f"the valid-rows count is of axis 0, which is no axis that the kernel counts of {tensor}"
 
     return accepts
+
+
+def uncounted(site: CallSite) -> str | None:
+    """The reason when only a part of the rows is valid: kernels of training take all of them."""
+    return "the kernel has no valid-rows count: all rows of a training step are valid" if site.counted else None
 
 
 def _blocks(units: int) -> int:

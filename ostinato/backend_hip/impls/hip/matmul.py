@@ -1,4 +1,7 @@
-"""Rows of products of two activations, for GPUs: a block a tile of 16 x 16 results, operands read and results written wherever their steps say."""
+"""Rows of products of two activations, for GPUs: a block a tile of 16 x 16 results, operands read and results written wherever their steps say.
+
+`matmul_add` is the same product, added to what lies in the place of its result.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,16 @@ __all__ = ["MATMUL_ROWS"]
 _TILE = 16
 
 
-def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate) -> Impl:
+def _row(
+    op: str,
+    operands: tuple[str, str],
+    product: Callable[[CallSite], Product | None],
+    accepts: Predicate,
+    kernel: str = "matmul",
+    first: int = 0,
+) -> Impl:
+    """The row of an operator whose operand number `first` and the next are multiplied."""
+
     def found(site: CallSite) -> Product:
         seen = product(site)
         assert seen is not None, "accepted before"
@@ -49,26 +61,17 @@ def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Produ
     row = readable(
         op,
         (*operands, "count", "y"),
-        by_dtypes("matmul/matmul", "matmul", 0, result=0),
+        by_dtypes("matmul/matmul", kernel, first, result=0),
         params,
         launch,
-        all_of(accepts, stacked(product)),
+        all_of(accepts, stacked(product, first)),
     )
     return replace(row, strided=frozenset(operands))
 
 
-def _added_params(site: CallSite) -> Params:
-    """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, sharers of b, steps."""
-    seen = added_product(site)
-    assert seen is not None, "accepted before"
-    a, b, y = seen.a, seen.b, seen.y
-    flags = (int(a.turned), int(b.turned))
-    sizes = (y.entries, y.each, seen.m, seen.k, seen.n)
-    return (*sizes, *flags, site.real("scale"), seen.shared, *a.steps, *b.steps, *y.steps)
-
-
 MATMUL_ROWS = (
     _row("matmul", ("a", "b"), matmul_product, matmul_accepts),
+    _row("matmul_add", ("a", "b"), added_product, added_accepts, "matmul_add", 1),
     _row("attention_scores_gqa", ("q", "k"), scores_product, part_accepts),
     _row("attention_probability_value_bthd", ("p", "v"), context_product, part_accepts),
 )

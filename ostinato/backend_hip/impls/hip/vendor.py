@@ -29,7 +29,7 @@ from ostinato.backend_hip.impls.common import (
     without,
 )
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS
-from ostinato.backend_hip.impls.matmul import one_run
+from ostinato.backend_hip.impls.matmul import added_count, one_run
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -228,7 +228,7 @@ def _matmul_accepts(site: CallSite, at: int = 0) -> str | None:
 def _added_accepts(site: CallSite) -> str | None:
     if site.offset(0) * site.operand(0).dtype.block_bytes % ALIGNMENT:
         return "c must lie at a multiple of 16 bytes"
-    return some_elements(site, 1) or _matmul_accepts(site, 1)
+    return added_count(site) or some_elements(site, 1) or _matmul_accepts(site, 1)
 
 
 def _matmul_params(site: CallSite, at: int = 0, beta: float = 0.0) -> GemmParams:

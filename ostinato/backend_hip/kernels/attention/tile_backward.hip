@@ -15,6 +15,7 @@ template <int WIDTH>
 struct Shape {
     static constexpr int SIDES = WIDTH > 64 ? 2 : 4, OWN = SIDES * TILE, THREADS = SIDES * WAVE;
     static constexpr int ROWS = 3 * OWN + 2 * STEP, PIECES = WIDTH / TILE_DEPTH, ACROSS = WIDTH / TILE;
+    static constexpr int WORDS = ROWS * Staged<WIDTH, bf16>::STRIDE / RUN;
     static_assert(OWN >= STEP, "queries of a block take more room than its keys");
 };
 
@@ -289,7 +290,7 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
                                            i64 v_token, i64 v_head, Status status) {
     using Block = Shape<WIDTH>;
     constexpr int OWN = Block::OWN;
-    SHARED(Words, words, Block::ROWS * Staged<WIDTH, bf16>::STRIDE / RUN);
+    SHARED(Words, words, Block::WORDS);
     SHARED(Words, scratches, Block::SIDES * CUT_VALUES / RUN + 1);
     SHARED(Softmaxes<OWN>, known, 1);
     const Memory<WIDTH> memory = {{reinterpret_cast<bf16*>(words)}, known,

@@ -58,10 +58,11 @@ DEVICE void matmul(const T* a, const T* b, const i32* count, Y* y, i64 entries, 
 }
 
 // y is c, which the products are added to.
-template <class T>
-DEVICE void matmul_add(const T* a, const T* b, f32* y, i64 entries, i64 inner, i64 m, i64 k, i64 n, i64 turned_a,
-                       i64 turned_b, f64 scale, i64 shared, i64 a_entry, i64 a_matrix, i64 a_line, i64 b_entry,
-                       i64 b_matrix, i64 b_line, i64 y_entry, i64 y_matrix, i64 y_line, Status) {
-    products(a, b, nullptr, y, entries, inner, m, k, n, turned_a, turned_b, 0, scale, shared, a_entry, a_matrix, a_line,
-             b_entry, b_matrix, b_line, y_entry, y_matrix, y_line, [](f32 value, f32& to) { to += value; });
+template <class T, class Y>
+DEVICE void matmul_add(const T* a, const T* b, const i32* count, Y* y, i64 entries, i64 inner, i64 m, i64 k, i64 n,
+                       i64 turned_a, i64 turned_b, i64 counts_rows, f64 scale, i64 shared, i64 a_entry, i64 a_matrix,
+                       i64 a_line, i64 b_entry, i64 b_matrix, i64 b_line, i64 y_entry, i64 y_matrix, i64 y_line,
+                       Status) {
+    products(a, b, count, y, entries, inner, m, k, n, turned_a, turned_b, counts_rows, scale, shared, a_entry, a_matrix,
+             a_line, b_entry, b_matrix, b_line, y_entry, y_matrix, y_line, [](f32 value, Y& to) { to += value; });
 }

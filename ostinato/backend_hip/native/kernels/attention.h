@@ -53,5 +53,12 @@ OST_INLINE bool usable(int64_t window, float soft_cap) {
 void attention_packed(const Call& call);
 void attention_causal(const Call& call);
 void attention_bidirectional(const Call& call);
+void attention_causal_saved(const Call& call);
+void attention_log_sum(const Call& call);
+void attention_causal_backward(const Call& call);
+void attention_bidirectional_backward(const Call& call);
+void attention_scores_backward(const Call& call);
+void attention_probability_gradient(const Call& call);
+void attention_value_gradient(const Call& call);
 
 }  // namespace ost::OST_UNIT

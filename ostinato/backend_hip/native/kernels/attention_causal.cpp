@@ -1,10 +1,19 @@
 // Attention over whole sequences in strided tensors: token t sees keys 0..t of its own sequence, or the
-// last of them that a window leaves.
+// last of them that a window leaves. For training it also gives the logarithm of each query's sum of exponentials.
+#include <math.h>
+
 #include "attention.h"
 
 namespace ost::OST_UNIT {
 
-void attention_causal(const Call& call) {
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+// Operands q, k, v, then y and log_sum [B,H,T] where they are; without y there is no v. Params: batches, tokens, heads,
+// kv heads, width, scale, window, soft cap, dtypes of q and y, then the strides of q, k and v.
+OST_INLINE void attend_sequences(const Call& call, uint32_t y_operand, uint32_t log_operand) {
+    const bool sums_only = y_operand == kNone;
     const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2);
     const int64_t kv_heads = call.integer(3), width = call.integer(4), window = call.integer(6);
     const Scoring scoring{static_cast<float>(call.real(5)), static_cast<float>(call.real(7))};
@@ -21,14 +30,16 @@ void attention_causal(const Call& call) {
     const int64_t size = element_bytes(dtype), y_size = element_bytes(y_dtype);
     if (!covers(call, 0, extent(q, batches, tokens, heads, width), size) ||
         !covers(call, 1, extent(k, batches, tokens, kv_heads, width), size) ||
-        !covers(call, 2, extent(v, batches, tokens, kv_heads, width), size) ||
-        !covers(call, 3, area(batches, tokens, heads, width), y_size)) {
+        (!sums_only && (!covers(call, 2, extent(v, batches, tokens, kv_heads, width), size) ||
+                        !covers(call, y_operand, area(batches, tokens, heads, width), y_size))) ||
+        (log_operand != kNone && !covers(call, log_operand, area(batches, tokens, heads), 4))) {
         return;
     }
     const auto* queries = call.pointer<const char>(0);
     const auto* keys = call.pointer<const char>(1);
-    const auto* values = call.pointer<const char>(2);
-    auto* y = call.pointer<char>(3);
+    const auto* values = sums_only ? keys : call.pointer<const char>(2);
+    auto* y = sums_only ? nullptr : call.pointer<char>(y_operand);
+    auto* log_sum = log_operand == kNone ? nullptr : call.pointer<float>(log_operand);
 
     const TileShape shape = tile_shape(width);
     const HeadGroups groups(heads, kv_heads, shape.rows);
@@ -45,6 +56,7 @@ void attention_causal(const Call& call) {
         const int64_t group = number % groups.count;
         const int64_t head = groups.first_head(group), size_of_group = groups.size(group), kv = groups.kv_head(group);
         Tile tile = make_tile(shape, scoring, scratch);
+        tile.sums_only = sums_only;
         for (int64_t t = first; t < end; ++t) {
             add_queries(tile, dtype, at(queries, batch * q.batch + t * q.token + head * q.head, size), size_of_group,
                         q.head, keys_of(t, t + 1, window));
@@ -57,9 +69,15 @@ void attention_causal(const Call& call) {
         rows.dtype = dtype;
         attend(tile, rows);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            const int64_t token = first + r / size_of_group;
-            write_row(y_dtype, at(y, ((batch * tokens + token) * heads + head + r % size_of_group) * width, y_size),
-                      tile.total + r * shape.stride, tile.folded_sum[r], width);
+            const int64_t token = first + r / size_of_group, query = head + r % size_of_group;
+            if (y != nullptr) {
+                write_row(y_dtype, at(y, ((batch * tokens + token) * heads + query) * width, y_size),
+                          tile.total + r * shape.stride, tile.folded_sum[r], width);
+            }
+            if (log_sum != nullptr) {
+                log_sum[(batch * heads + query) * tokens + token] =
+                    tile.folded_maximum[r] + static_cast<float>(::log(static_cast<double>(tile.folded_sum[r])));
+            }
         }
     };
     const int64_t units = blocks * sequences;
@@ -74,5 +92,11 @@ void attention_causal(const Call& call) {
         call.pool->parallel(units, unit);
     }
 }
+
+}  // namespace
+
+void attention_causal(const Call& call) { attend_sequences(call, 3, kNone); }
+void attention_causal_saved(const Call& call) { attend_sequences(call, 3, 4); }
+void attention_log_sum(const Call& call) { attend_sequences(call, kNone, 2); }
 
 }  // namespace ost::OST_UNIT

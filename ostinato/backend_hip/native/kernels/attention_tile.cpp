@@ -269,9 +269,11 @@ void attend_segment(Tile& tile, const KeyRows& rows, int64_t begin, int64_t end)
                 multiply_rows(n, ceil_div(now->count - column, VW), p);
             });
             softmax_chunk(tile, seeing.first, seeing.end);
-            Values values{nullptr, 0, &keys_next};
-            values.rows = pack_values(tile, *now, column, rows.dtype, values.stride);
-            for_tiles(seeing.first, seeing.end, [&](int64_t r, int64_t n) { add_values(tile, values, r, n); });
+            if (!tile.sums_only) {
+                Values values{nullptr, 0, &keys_next};
+                values.rows = pack_values(tile, *now, column, rows.dtype, values.stride);
+                for_tiles(seeing.first, seeing.end, [&](int64_t r, int64_t n) { add_values(tile, values, r, n); });
+            }
         }
         Chunk* const done = now;
         now = next;

@@ -64,6 +64,7 @@ struct Tile {
     TileShape shape;
     int64_t rows;    // query rows in use
     Scoring scoring;
+    bool sums_only;  // no weighted sums: of the segments only maximum and sum are wanted
     float* keys;     // [D][chunk], transposed
     float* values;   // [chunk][stride]
     float* query;    // [rows][stride]

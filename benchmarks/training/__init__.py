@@ -1,0 +1,1 @@
+"""Whole training steps side by side with torch; see `__main__.py`."""

@@ -1,0 +1,212 @@
+"""Rows of attention for training, for GPUs: what its forward pass keeps, and its gradients.
+
+The forward rows are those of attention over whole sequences, with the logarithms of sums of exponentials as a second result. A gradient has a block a query
+and head and a block a key and key-value head, for any head; over bf16 with heads of 64 or 128 it is made by tiles on the matrix units. No sum is shared by
+blocks but in a fixed order, so that a row gives the same bits every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ostinato.backend_hip.impls.attention import contiguous_width, head_width
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, need_dtype
+from ostinato.backend_hip.impls.hip.attention import causal_rows
+from ostinato.backend_hip.impls.hip.common import WAVES, Params, block_launch, readable, row_launch
+from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
+from ostinato.ir.step import Launch
+from ostinato.ir.target import NATURAL, CallSite, Extents, Impl, Level
+from ostinato.ir.types import DType
+
+__all__ = ["ATTENTION_BACKWARD_ROWS"]
+
+_FILE = "attention/backward"
+_THREADS = 128
+_HELD = (1, 2, 8)
+"""Elements of the head width that a thread holds; the last one is enough for the widest head."""
+_TICKETS = 1023
+"""Tiles of keys that blocks can share, as kernels/device.h has it."""
+_LAYOUTS = (("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD")))
+
+
+def _held(site: CallSite) -> int:
+    return next(count for count in _HELD if count * _THREADS >= site.operand(0).static_shape[-1])
+
+
+def _kernel(function: str, *operands: int, results: bool = True) -> Callable[[CallSite], str]:
+    """The kernel for the head width, the dtypes of these operands and, of all results alike, theirs."""
+
+    def name(site: CallSite) -> str:
+        dtypes = [site.operand(index).dtype for index in operands] + [site.results[0].dtype] * results
+        held = (_held(site),) if results else ()
+        return kernel_name(_FILE, function, *held, *(dtype.value for dtype in dtypes))
+
+    return name
+
+
+def _strides(site: CallSite, first: int, count: int) -> Iterator[int]:
+    """All strides of so many operands but that of the head width."""
+    for seen in site.strides[first : first + count]:
+        assert seen is not None, "attention operands are never packed"
+        yield from seen[:-1]
+
+
+def _operands(first: int, *names: str) -> Predicate:
+    """Operands of one float dtype from `first` on, contiguous along a head that fits."""
+
+    def accepts(site: CallSite) -> str | None:
+        dtype = site.operand(first).dtype
+        return first_reason(
+            need_dtype(names[0], site.operand(first), FLOATS),
+            *(need_dtype(name, site.operand(first + i), (dtype,)) for i, name in enumerate(names)),
+            *(contiguous_width(site, first + i, name) for i, name in enumerate(names)),
+            head_width(site),
+        )
+
+    return accepts
+
+
+def _gradients(site: CallSite) -> str | None:
+    """A gradient of float32, and gradients of one float dtype."""
+    return first_reason(
+        need_dtype("gradient", site.operand(0), (DType.F32,)), need_dtype("q_gradient", site.results[0], FLOATS)
+    )
+
+
+def _scoring(site: CallSite) -> Params:
+    return (site.real("scale"), site.integer("window"), site.real("soft_cap"))
+
+
+def _log_sum_params(site: CallSite) -> Params:
+    batches, time, heads, width = site.operand(0).static_shape
+    sizes = (batches, time, heads, site.operand(1).static_shape[2], width)
+    return (*sizes, *_scoring(site), *_strides(site, 0, 2))
+
+
+def _sizes(site: CallSite) -> tuple[int, int, int, int, int]:
+    """Batches, time, heads, key-value heads and head width of the gradient of whole sequences."""
+    batches, time, heads, width = site.operand(1).static_shape
+    return (batches, time, heads, site.operand(2).static_shape[2], width)
+
+
+def _causal_params(site: CallSite) -> Params:
+    return (*_sizes(site), *_scoring(site), *_strides(site, 1, 3))
+
+
+def _causal_launch(site: CallSite) -> Launch:
+    batches, time, heads, kv_heads, _ = _sizes(site)
+    return row_launch(batches * time * (heads + kv_heads), _THREADS)
+
+
+def _causal_operands(site: CallSite) -> str | None:
+    """A result of attention in float, and logarithms in float32."""
+    return first_reason(
+        need_dtype("y", site.operand(4), FLOATS), need_dtype("log_sum", site.operand(5), (DType.F32,))
+    )
+
+
+_TILE = 16
+_OWN = {64: 64, 128: 32}
+"""Queries or keys of a block by head width, as kernels/attention/tile_backward.hip has it; a wave has 16 of them."""
+_FEWEST = 16
+"""Tokens of a sequence from which on matrix units pay."""
+
+
+def _tiles(site: CallSite) -> int:
+    _, time, _, _, width = _sizes(site)
+    return -(-time // _OWN[width])
+
+
+def _sharers(site: CallSite) -> int:
+    """Heads of a group that have a block each: all of them, or one that has them all where there are too few tickets."""
+    batches, _, heads, kv_heads, _ = _sizes(site)
+    return heads // kv_heads if batches * kv_heads * _tiles(site) <= _TICKETS else 1
+
+
+def _tile_params(site: CallSite) -> Params:
+    return (*_sizes(site)[:4], _sharers(site), *_scoring(site), *_strides(site, 1, 3))
+
+
+def _tile_workspace(site: CallSite) -> int:
+    """Two tiles of sums for each block that shares keys."""
+    batches, _, _, kv_heads, width = _sizes(site)
+    sharers = _sharers(site)
+    units = batches * kv_heads * _tiles(site) * sharers
+    return DType.F32.nbytes(units * 2 * _OWN[width] * width) if sharers > 1 else 0
+
+
+def _tile_fits(site: CallSite) -> str | None:
+    """Keys of bf16, results of it or of f32, with heads that the kernel has tiles for."""
+    width, both = site.operand(1).static_shape[-1], (DType.BF16, DType.F32)
+    return first_reason(
+        need_dtype("q", site.operand(1), (DType.BF16,)),
+        need_dtype("y", site.operand(4), both),
+        need_dtype("q_gradient", site.results[0], both),
+        None if width in _OWN else f"the head width must be {' or '.join(map(str, _OWN))}, found {width}",
+    )
+
+
+def _on_matrix_units(row: Impl, wave: int) -> Impl:
+    """The row of gradients over bf16 on GPUs with waves of so many lanes."""
+
+    def kernel(site: CallSite) -> str:
+        dtypes = (site.operand(4).dtype, site.results[0].dtype)
+        width = site.operand(1).static_shape[-1]
+        names = (dtype.value for dtype in dtypes)
+        return kernel_name("attention/tile_backward", "attention_tile_causal_backward", width, *names)
+
+    def launch(site: CallSite) -> Launch:
+        batches, _, heads, kv_heads, width = _sizes(site)
+        blocks = _tiles(site) * batches * (kv_heads * _sharers(site) + heads)
+        return block_launch(blocks, _OWN[width] // _TILE * wave)
+
+    return replace(
+        row,
+        name=f"hip_tile{wave}",
+        level=Level.TUNED,
+        architectures=(f"wave{wave}",),
+        operands=(*row.operands, "workspace"),
+        kernel=kernel,
+        params=_tile_params,
+        launch=launch,
+        workspace=_tile_workspace,
+        accepts=all_of(row.accepts, _tile_fits),
+        extents=Extents(sequence=(_FEWEST, None)),
+    )
+
+
+_RESULTS = ("q_gradient", "k_gradient", "v_gradient")
+
+_CAUSAL = replace(
+    readable(
+        "attention_causal_backward",
+        ("gradient", "q", "k", "v", "y", "log_sum", "count", *_RESULTS),
+        _kernel("attention_causal_backward", 1, 4),
+        _causal_params,
+        _causal_launch,
+        all_of(_gradients, _operands(1, "q", "k", "v"), _causal_operands),
+        exactness=Exactness.TOLERANCE,
+    ),
+    strided=frozenset({"q", "k", "v"}),
+    layouts=_LAYOUTS,
+)
+
+ATTENTION_BACKWARD_ROWS = (
+    *causal_rows("attention_causal_saved", "log_sum"),
+    replace(
+        readable(
+            "attention_log_sum",
+            ("q", "k", "count", "log_sum"),
+            _kernel("attention_log_sum", 0, results=False),
+            _log_sum_params,
+            lambda site: row_launch(site.results[0].elements, _THREADS),
+            _operands(0, "q", "k"),
+        ),
+        strided=frozenset({"q", "k"}),
+        layouts=_LAYOUTS[:2],
+    ),
+    _CAUSAL,
+    *(_on_matrix_units(_CAUSAL, wave) for wave in WAVES),
+)

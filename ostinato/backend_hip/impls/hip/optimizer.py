@@ -1,0 +1,54 @@
+"""Rows of the end of a training step, for GPUs: everything that belongs to a parameter is updated in one pass, 16 bytes at a time."""
+
+from __future__ import annotations
+
+from ostinato.backend_hip.impls.hip.common import THREADS, Params, block_launch, by_dtypes, readable, uncounted
+from ostinato.backend_hip.impls.hip.elementwise_backward import RUN
+from ostinato.backend_hip.kernel_source import kernel_name
+from ostinato.ir.evidence import Exactness
+from ostinato.ir.ops.optimizer import SCHEDULES
+from ostinato.ir.step import Launch
+from ostinato.ir.target import CallSite, Impl
+from ostinato.ir.types import DType
+
+__all__ = ["OPTIMIZER_ROWS"]
+
+_FILE = "optimizer/optimizer"
+_MOST_BLOCKS = 8192
+"""They read the factors first: so many fill any device, and each has enough to do after that."""
+
+
+def _launch(site: CallSite) -> Launch:
+    return block_launch(min(-(-site.operand(0).elements // (RUN * THREADS)), _MOST_BLOCKS), THREADS)
+
+
+def _update(op: str, *moments: str, switches: tuple[str, ...] = ("decay",)) -> Impl:
+    """The update of a parameter and its moments by its gradient; a mirror that is not there has a dtype all the same."""
+    operands = ("parameter", "gradient", *moments, "factors", "mirror")
+    mirror = len(operands) - 1
+
+    def kernel(site: CallSite) -> str:
+        dtypes = [site.operand(2 + index).dtype for index, name in enumerate(moments) if name != "velocity"]
+        dtypes.append(site.operand(mirror).dtype if site.has(mirror) else DType.BF16)
+        return kernel_name(_FILE, op, *(dtype.value for dtype in dtypes))
+
+    def params(site: CallSite) -> Params:
+        return (site.operand(0).elements, *(int(site.boolean(switch)) for switch in switches))
+
+    return readable(op, operands, kernel, params, _launch, uncounted)
+
+
+OPTIMIZER_ROWS = (
+    readable(
+        "optimizer_factors",
+        ("step", "settings", "loss", "square_sum", "factors"),
+        by_dtypes(_FILE, "optimizer_factors"),
+        lambda site: (SCHEDULES.index(site.text("schedule")),),
+        lambda site: block_launch(1, 64),
+        uncounted,
+        exactness=Exactness.TOLERANCE,
+    ),
+    _update("adamw", "first", "second"),
+    _update("sgd"),
+    _update("sgd_momentum", "velocity", switches=("decay", "nesterov")),
+)

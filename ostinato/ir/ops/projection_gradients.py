@@ -1,0 +1,127 @@
+"""Gradients of projections y = norm(x) @ weight^T + bias + residual, made of products, column sums and the backward of the norm.
+
+The upstream gradient dy and x are taken as matrices of rows, views both: x gets dy @ weight, the weight dy^T @ x. Products are computed in the dtype of the
+weight, as in the forward pass, and summed in float32; their results are float32. What a projection has inside (a norm of x, gate and up before their
+activation) is computed again: it was never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ostinato.ir.derivative import Gradients
+from ostinato.ir.errors import DTypeError
+from ostinato.ir.ops.derivatives import in_dtype, only_gradient, reshaped, rows_of
+from ostinato.ir.ops.movement import MAX_PARTS
+from ostinato.ir.types import DType
+
+__all__ = ["gradients_of_group", "gradients_of_linear", "gradients_of_split", "gradients_of_swiglu"]
+
+
+def gradients_of_linear(at: Gradients) -> Mapping[int, str]:
+    """Of `linear`: the residual's gradient is that of the result."""
+    dy = only_gradient(at)
+    found = _of_product(at, dy, bias=2, gain=4)
+    return {**found, 3: dy} if at.wants(3) else found
+
+
+def gradients_of_split(at: Gradients) -> Mapping[int, str]:
+    """Of `linear_split`: the results' gradients side by side; columns that nothing reads have zeros."""
+    sizes = at.attrs["sizes"]
+    assert isinstance(sizes, tuple)
+    return _of_product(at, _joined(at, [_or_zeros(at, index) for index in range(len(sizes))]), bias=2, gain=3)
+
+
+def gradients_of_swiglu(at: Gradients) -> Mapping[int, str]:
+    """Of `linear_swiglu`: gate and up again, and their gradients side by side."""
+    dy = only_gradient(at)
+    half = at.type(dy).shape[-1]
+    assert isinstance(half, int)
+    x, weight, gain = at.operand(0), at.operand(1), at.operand(2) if at.has(2) else None
+    attrs = {"sizes": (half, half), "dtype": _name(at, x), "eps": at.attrs["eps"]}
+    gate, up = at.apply_many("linear_split", [x, weight, None, gain], attrs)
+    return _of_product(at, _joined(at, at.apply_many("swiglu_backward", [dy, gate, up])), bias=None, gain=2)
+
+
+def gradients_of_group(at: Gradients) -> Mapping[int, str]:
+    """Of `linear_group`: each member's products; x gets their sum, each added to the one before in its bytes."""
+    found: dict[int, str] = {}
+    of_x: str | None = None
+    for member in range(3 if at.has(3) else 2):
+        dy = at.gradient(member)
+        if dy is None:
+            continue
+        weight, bias = 1 + member, 4 + member
+        found.update(_of_weight(at, dy, at.operand(0), weight, bias))
+        if at.wants(0):
+            of_x = _of_x(at, dy, weight, of_x)
+    if of_x is not None:
+        x = at.type(at.operand(0))
+        found[0] = reshaped(at, of_x, x.shape, x.axes)
+    return found
+
+
+def _of_product(at: Gradients, dy: str, *, bias: int | None, gain: int | None) -> dict[int, str]:
+    """The gradients of x (operand 0), weight (1), bias and gain where there are such."""
+    x = at.operand(0)
+    normed = gain is not None and at.has(gain)
+    factor = at.operand(gain) if gain is not None and normed else None
+    eps = {"eps": at.attrs["eps"]}
+    read = at.apply("rms_norm", [x, factor], {**eps, "dtype": _name(at, x)}) if normed and at.wants(1) else x
+    found = _of_weight(at, dy, read, 1, bias)
+    if not at.wants(0) and not (gain is not None and at.wants(gain)):
+        return found
+    like = at.type(x)
+    dx = reshaped(at, _of_x(at, dy, 1, None), like.shape, like.axes)
+    if gain is None or factor is None:
+        return {**found, 0: dx}
+    of_x, inverse_rms = at.apply_many("rms_norm_backward", [dx, x, factor], eps)
+    if at.wants(gain):
+        found[gain] = at.apply("rms_norm_gain_gradient", [dx, x, inverse_rms])
+    return {**found, 0: of_x} if at.wants(0) else found
+
+
+def _of_weight(at: Gradients, dy: str, x: str, weight: int, bias: int | None) -> dict[int, str]:
+    """The gradients of a weight and of its bias, of those that are wanted."""
+    found: dict[int, str] = {}
+    if bias is not None and at.wants(bias):
+        found[bias] = at.apply("bias_gradient", [dy])
+    if at.wants(weight):
+        like = at.type(at.operand(weight))
+        left = rows_of(at, in_dtype(at, dy, like.dtype), like.axes[0])
+        right = rows_of(at, in_dtype(at, x, like.dtype), like.axes[1])
+        found[weight] = at.apply("matmul", [left, right], {"transpose_a": True, "dtype": _name(at, left)})
+    return found
+
+
+def _of_x(at: Gradients, dy: str, weight: int, so_far: str | None) -> str:
+    """The gradient [rows, K] of x, added to what there is of it."""
+    like = at.type(at.operand(weight))
+    if not like.dtype.is_float:
+        raise DTypeError(
+            f"expected a float weight, found {like}: nothing multiplies by blocks transposed",
+            hint="train on a checkpoint with float weights",
+        )
+    left = rows_of(at, in_dtype(at, dy, like.dtype), like.axes[0])
+    if so_far is not None:
+        return at.apply("matmul_add", [so_far, left, at.operand(weight)])
+    return at.apply("matmul", [left, at.operand(weight)], {"dtype": _name(at, left)})
+
+
+def _name(at: Gradients, source: str) -> str:
+    """The `dtype` attribute that makes a result float32, in its normal form."""
+    return "" if at.type(source).dtype is DType.F32 else DType.F32.value
+
+
+def _or_zeros(at: Gradients, result: int) -> str:
+    found = at.gradient(result)
+    return in_dtype(at, at.apply("fill", [at.result(result)], {"value": 0.0}), DType.F32) if found is None else found
+
+
+def _joined(at: Gradients, parts: Sequence[str]) -> str:
+    """The parts one after another along their last axis."""
+    left = list(parts)
+    axis = at.type(left[0]).rank - 1
+    while len(left) > 1:
+        left = [at.apply("concat", left[:MAX_PARTS], {"axis": axis}), *left[MAX_PARTS:]]
+    return left[0]

@@ -1,0 +1,3 @@
+"""`ostinato train`: a run from a configuration file."""
+
+from __future__ import annotations
