@@ -53,6 +53,13 @@ ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "sample": ("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index"),
     "add_at_tokens": ("logits", "tokens", "bias", "pairs"),
     "matmul": ("a", "b"),
+    **dict.fromkeys(("silu_backward", "gelu_backward", "l2_normalize_backward"), ("gradient", "x")),
+    **dict.fromkeys(("tanh_backward", "softmax_backward", "causal_softmax_backward"), ("gradient", "y")),
+    **dict.fromkeys(("rms_norm_backward", "layer_norm_backward"), ("gradient", "x", "addend")),
+    "swiglu_backward": ("gradient", "gate", "up"),
+    "token_cross_entropy": ("logits", "target"),
+    "token_cross_entropy_backward": ("gradient", "logits", "target", "log_sum"),
+    **dict.fromkeys(("adamw", "sgd", "sgd_momentum"), ("parameter", "gradient", "first", "second", "velocity", "mirror")),
 }
 """Operands with the rows, where that is not the first one alone."""
 
@@ -63,9 +70,16 @@ def names_of(op: str) -> tuple[str, ...]:
 
 ROW_RANK: Mapping[str, int] = {
     **dict.fromkeys(("rotary_table", "rotary_table_dynamic", "rotary_table_longrope", "masked_mean"), 1),
-    **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax"), 3),
+    "token_cross_entropy_backward": 1,
+    **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax", "causal_softmax_backward"), 3),
 }
 """Rank of the first of these operands from which on axis 0 is of rows; 2 for others: a vector is one row, as are a head and a matrix for some."""
+SUMS_OVER_ROWS = (
+    *("bias_gradient", "rms_norm_gain_gradient", "layer_norm_gain_gradient", "square_sum", "square_sum_add"),
+    *("cross_entropy_backward", "target_mean", "target_mean_backward", "masked_mean_backward"),
+    *("embedding_backward", "embedding_backward_add", "repeat_interleave_backward", "optimizer_factors"),
+)
+"""Operators of training whose results depend on all rows together."""
 UNITS = list(_native.isa_available())
 KERNEL_ROWS = [row for row in ROWS if row.level is not Level.REFERENCE]
 HIP_KERNEL_ROWS = [row for row in HIP_ROWS if row.kind is StepKind.LAUNCH]
@@ -172,8 +186,9 @@ def _part(sample: Sample, indices: tuple[int, ...], chosen: tuple[int, ...]) -> 
 
 
 def require_same_rows(case: Case, machine: Machine) -> None:
-    whole = results_of(case.whole, machine, case.arrays)
-    updated = {result for result, _ in case.whole.op.must_alias}  # caches, which have other rows
+    whole, op = results_of(case.whole, machine, case.arrays), case.whole.op
+    rows = names_of(op.name)
+    updated = {result for result, operand in op.must_alias if op.operands[operand].name not in rows}  # caches
     for call, arrays, chosen in case.parts:
         for index, (part, full) in enumerate(zip(results_of(call, machine, arrays), whole, strict=True)):
             if index not in updated:
@@ -283,4 +298,5 @@ def test_only_sums_over_all_rows_and_products_by_parts_promise_nothing() -> None
     hip_rows = {row.identity for row in HIP_ROWS if row.exactness is Exactness.TOLERANCE}
     by_parts = {f"{op}@hip_tile{wave}" for op in ("linear", "linear_split", "linear_swiglu") for wave in (32, 64)}
     vendor = {row.identity for row in HIP_ROWS if row.kind is StepKind.GEMM}
-    assert hip_rows == {"reduce_sum@hip", "cross_entropy@hip", *by_parts, *vendor}
+    summed = {f"{op}@hip" for op in SUMS_OVER_ROWS}
+    assert hip_rows == {"reduce_sum@hip", "cross_entropy@hip", *summed, *by_parts, *vendor}

@@ -34,6 +34,7 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "many_rows": {"sm_80": 80},
     "many_rows_swiglu": {"sm_80": 24, "sm_90": 24},
     "masked_mean": {"sm_80": 24, "sm_90": 24},
+    "optimizer_factors": {"sm_80": 40, "sm_90": 40},
     "rms_norm_held": {"gfx1100": 52},
     "rotary_table": {"sm_80": 40, "sm_90": 40},
     "rotary_table_dynamic": {"sm_80": 40, "sm_90": 40},

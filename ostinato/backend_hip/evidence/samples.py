@@ -84,7 +84,11 @@ LARGE: Mapping[str, tuple[Sample, ...]] = {
     ),
     "rms_norm": (valid(normal((2, 5000), DType.BF16), normal((5000,)), eps=1e-6),),
     "add_rms_norm": (valid(normal((2, 1300)), normal((2, 1300)), normal((1300,)), eps=1e-6),),
+    "rms_norm_backward": (
+        valid(normal((2, 1300)), normal((2, 1300)), normal((1300,)), normal((2, 1300)), eps=1e-6, dtype="bf16"),
+    ),
     "argmax": (valid(normal((3, 40961))),),
+    "token_cross_entropy": (valid(normal((2, 20003)), indices([20002, 7])),),
     **_long_lists(),
     "sample": tuple(_long_rows()),
     "reduce_sum": (valid(normal((70, 1001))),),
