@@ -30,7 +30,7 @@ from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_text
-from ostinato.ir.safetensors import file_blocks
+from ostinato.ir.safetensors import TensorSpec, file_blocks, header_of
 from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = ["new_model", "random_weights", "tensor_shapes"]
@@ -38,6 +38,8 @@ __all__ = ["new_model", "random_weights", "tensor_shapes"]
 _DEVIATION = 0.02
 _RESIDUAL = ("o_proj.weight", "down_proj.weight")
 """Matrices whose results are added to the residual stream."""
+_METADATA = {"format": "pt"}
+"""What transformers wants to be told of whose tensors these are."""
 _DTYPES = {"f32": (DType.F32, "float32"), "bf16": (DType.BF16, "bfloat16"), "f16": (DType.F16, "float16")}
 
 
@@ -49,6 +51,7 @@ def new_model(
     vocab_size: int | None = None,
     seed: int = 0,
     dtype: str = "f32",
+    blank: bool = False,
 ) -> Model:
     """Writes a model with random weights into `folder`, which must be new or empty, and opens it.
 
@@ -79,9 +82,16 @@ def new_model(
                 "clean_up_tokenization_spaces": False,
             }
             write_text(made / "tokenizer_config.json", json.dumps(said, indent=2) + "\n")
-        weights = random_weights(family, spelling, settled, seed, _DTYPES[dtype][0])
         with (made / WEIGHTS).open("xb") as file:
-            file.writelines(file_blocks(weights, {"format": "pt"}))
+            if blank:
+                specs = {
+                    name: TensorSpec(_DTYPES[dtype][0], shape) for name, shape in tensor_shapes(family, settled).items()
+                }
+                file.write(header_of(specs, _METADATA))
+                file.truncate(file.tell() + sum(spec.nbytes for spec in specs.values()))
+            else:
+                weights = random_weights(family, spelling, settled, seed, _DTYPES[dtype][0])
+                file.writelines(file_blocks(weights, _METADATA))
     return load(path)
 
 

@@ -1,8 +1,8 @@
 """The forward graph of a training step: whole sequences in, one loss out, over any decoder family.
 
 The families are those of inference: only the attention (dense and causal), the head (a loss in place of logits) and the dropout of what is added to the
-residual stream are handed in. Micro-batches are traced one after another over the same weights, each under a scope of its own (`micro1`), and so are the pieces of the
-head where the logits of all tokens are too much at a time (`chunk1`): their gradients meet at the weights.
+residual stream are handed in. Micro-batches are traced one after another over the same weights, each under a scope of its own (`micro1`), and so are the
+pieces of the head where the logits of all tokens are too much at a time (`chunk1`): their gradients meet at the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _JOINED = 8
 class TrainingShape:
     """How much one step takes: `batch` sequences of `sequence` tokens, in `micro_batches` of equal size, the head of each in `chunks` pieces of tokens.
 
-    Raises `BoundsError` for numbers below 1 and `ShapeError` for micro-batches that do not share the batch out.
+    Raises `ConfigError` for numbers below 1, `ShapeError` for micro-batches that do not share the batch out, `BoundsError` for more chunks than tokens.
     """
 
     batch: int

@@ -114,7 +114,15 @@ class NotYetAvailable(OstinatoError, RuntimeError):
 
 
 class CapacityError(OstinatoError, OverflowError):
+    """More than there is room for; `missing_bytes` says how much more, where it is memory and that is known."""
+
     code = "capacity"
+
+    def __init__(
+        self, message: str, *, missing_bytes: int | None = None, node: str | None = None, hint: str | None = None
+    ) -> None:
+        self.missing_bytes = missing_bytes
+        super().__init__(message, node=node, hint=hint)
 
 
 class WeightsError(OstinatoError, ValueError):

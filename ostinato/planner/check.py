@@ -10,7 +10,8 @@ checker's own):
 - each read finds its own value, whole; what it claims to be early was not written in this run;
 - a launch that starts early does so by its row, and what that reads ahead of the step before is early;
 - writes touch no byte that the step reads, other results or workspace, except must-alias pairs and the row's in-place pairs: same bytes, same element order;
-- outside the arena only outputs (in `io`) and must-alias updates (of state, of parameters, and of inputs that are carried) are written; inputs are bound apart from outputs;
+- outside the arena only outputs (in `io`) and must-alias updates (of state, of parameters, and of inputs that are carried) are written; inputs are bound apart
+  from outputs;
 - steps that touch the same byte, one of them writing, are ordered by their lane or by signals and waits (vector clocks), so that the replay in list order
   stands for every interleaving. Events are signalled once and above their waits (steps are submitted in list order), hence waits never form a cycle;
 - ordered effects keep the graph's order; at the end outputs, state, parameters and inputs hold exactly the graph's values.

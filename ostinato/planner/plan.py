@@ -153,8 +153,8 @@ class EntryPlan(_Frozen):
     `clones` names the nodes that recomputation added, each with its original; `source_hash` is the hash of the graph without them. `target_rows` is the hash of
     the target's implementation rows.
 
-    `device` is where its inputs, outputs, weights, parameters and state lie and where its steps run but for those that say otherwise; `io_bytes` is what it needs of that
-    device's io.
+    `device` is where its inputs, outputs, weights, parameters and state lie and where its steps run but for those that say otherwise; `io_bytes` is what it
+    needs of that device's io.
     """
 
     name: str

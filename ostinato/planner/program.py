@@ -24,8 +24,8 @@ __all__ = ["build_program"]
 def build_program(entries: Mapping[str, tuple[Graph, EntryPlan]]) -> ProgramPlan:
     """The program of these entries (name -> the graph and its plan); deterministic, not proven yet.
 
-    Raises `PlanError` when entries disagree about a weight, a parameter or a state value (both are named), when they were planned for different targets or devices, and
-    when a name is not its plan's.
+    Raises `PlanError` when entries disagree about a weight, a parameter or a state value (both are named), when they were planned for different targets or
+    devices, and when a name is not its plan's.
     """
     plans = {name: plan for name, (_, plan) in entries.items()}
     if wrong := [f"{name} is the plan of {plan.name}" for name, plan in plans.items() if plan.name != name]:

@@ -1,8 +1,8 @@
 """The regions that all entries of a program share: one weight table, one state table, one table of constants.
 
 Parameters lie in the state region with what else is updated, and say what they are made of like weights. Entries that name the same weight, parameter or
-state must mean the same bytes, so that what one entry trains is what another one reads; two that disagree are a `PlanError` that names both. Constants are told apart by their
-content, so that equal ones of several entries are stored once.
+state must mean the same bytes, so that what one entry trains is what another one reads; two that disagree are a `PlanError` that names both. Constants are told
+apart by their content, so that equal ones of several entries are stored once.
 """
 
 from __future__ import annotations

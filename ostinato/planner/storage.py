@@ -1,11 +1,12 @@
 """Which values share bytes, and in which kind of region these live.
 
 Values that lie in one storage (through views, however nested, and must-alias results) are one class; each value has a place in it. Storages of inputs,
-weights, parameters, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is all of
-a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
+weights, parameters, constants and state belong to the caller or the program and are never planned. An output lives in the `io` region from the start when it is
+all of a storage that the graph makes itself; an output that is something else (part of a storage, an input, a weight, a value returned before) is copied there.
 
-Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state, parameters,
-carried inputs or the graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot gather).
+Refuses, as one `PlanError` that lists everything found: dimensions that are unbound or have no upper bound, must-alias writes to anything but state,
+parameters, carried inputs or the graph's own values, must-alias through strided views or with another size, outputs that are strided views (a copy step cannot
+gather).
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class PlacedMemory:
 
 
 class Homes:
-    """What the plan has where: weights, parameters, state, constants, inputs and outputs, and the slots that are live at a step. Steps are asked for in ascending order."""
+    """What the plan has where: weights, parameters, state, constants, inputs and outputs, and the slots that are live at a step. Steps are asked for in
+    ascending order."""
 
     def __init__(self, program: ProgramPlan, entry: EntryPlan, memory: PlacedMemory) -> None:
         self._memory = memory

@@ -42,6 +42,4 @@ def memory_of(plan: ProgramPlan, device: str, status: int = 0) -> MemoryReport:
     bound = max((entry.stats.lower_bound for entry in plan.entries.values()), default=0)
     parameters = sum(slot.range.size for slot in plan.parameters)
     state = size("state") - parameters
-    return MemoryReport(
-        size("weights"), size("arena"), bound, state, size("io"), size("constants"), status, parameters
-    )
+    return MemoryReport(size("weights"), size("arena"), bound, state, size("io"), size("constants"), status, parameters)

@@ -23,7 +23,7 @@ from ostinato.planner.plan import Binding
 from ostinato.runtime.binding import as_array
 from ostinato.runtime.device import Buffer, Device
 from ostinato.runtime.program import Program
-from ostinato.runtime.weights import SlotRows, load_parameters, logical_weight, pack_part, places_of
+from ostinato.runtime.weights import load_parameters, logical_weight, pack_part, places_of
 
 __all__ = ["ProgramState", "initial_state"]
 

@@ -53,7 +53,9 @@ def gradients(
 ) -> dict[int, Array]:
     """Gradients of the sum of all results times `upstream` by the wanted operands, all floats unless said; zeros where the rule gives none."""
     names = tuple(None if array is None else f"x{index}" for index, array in enumerate(operands))
-    values = {name: array for name, array in zip(names, operands, strict=True) if name is not None and array is not None}
+    values = {
+        name: array for name, array in zip(names, operands, strict=True) if name is not None and array is not None
+    }
     inputs = [
         GraphInput(Value(name, tensor), Role.INPUT)
         for name, tensor in zip(names, _types(operands), strict=True)
@@ -119,10 +121,11 @@ def check_differences(
     attrs: Mapping[str, Attr],
     rng: np.random.Generator,
     upstream: Mapping[int, Array] | None = None,
+    wanted: Sequence[int] | None = None,
 ) -> None:
-    """The gradient by each float operand along two random directions, against (f(x + s d) - f(x - s d)) / 2s in float64."""
+    """The gradient by each float operand, or by those that are wanted, along two random directions, against (f(x + s d) - f(x - s d)) / 2s in float64."""
     upstream = weights(op, operands, attrs, rng) if upstream is None else upstream
-    found = gradients(op, operands, attrs, upstream)
+    found = gradients(op, operands, attrs, upstream, wanted)
     wide = [array if array is None or array.dtype.kind != "f" else array.astype(np.float64) for array in operands]
     for index, gradient in found.items():
         value = wide[index]

@@ -88,16 +88,16 @@ def _rows() -> list[Case]:
 
 
 def _rope() -> list[Case]:
-    found = []
+    found: list[Case] = []
+    shapes: tuple[tuple[Shape, int, int, int], ...] = (
+        ((5,), 3, 6, 3),
+        ((2, 1), 2, 10, 2),
+        ((0,), 2, 4, 2),
+        ((3,), 1, 4, 0),
+        ((), 2, 4, 2),
+    )
     for op in ("rope_split_half", "rope_interleaved"):
-        for lead, heads, width, half in (
-            ((5,), 3, 6, 3),
-            ((2, 1), 2, 10, 2),
-            ((0,), 2, 4, 2),
-            ((3,), 1, 4, 0),
-            ((), 2, 4, 2),
-        ):
-            found.append(Case(op, ((*lead, heads, width), *_tables(*lead, half))))
+        found += [Case(op, ((*lead, h, width), *_tables(*lead, half))) for lead, h, width, half in shapes]
     for (batch, time, heads, width), half in (((2, 3, 2, 6), 3), ((1, 1, 3, 8), 1), ((2, 0, 2, 4), 2)):
         shape = (batch, time, heads, width)
         found.append(Case("rope_split_half_bias_bthd", (shape, (heads * width,), *_tables(batch, time, half))))

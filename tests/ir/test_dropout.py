@@ -71,7 +71,9 @@ def test_words_are_those_of_philox() -> None:
     seed, step, stream, index = -(2**40) + 3, 77, 9, 41
     key = np.array([seed], np.int64).view(np.uint32)
     word = int(philox4x32(np.array([index // 4, 0, step, stream], np.uint32), key)[index % 4])
-    rate = (word + 0.5) / 2**32  # the smallest rate at which the element would stay, were the rate any higher it would not
+    rate = (
+        word + 0.5
+    ) / 2**32  # the smallest rate at which the element would stay, were the rate any higher it would not
     ones = np.ones(index + 1, np.float32)
     assert threshold(rate) == word
     assert dropped(ones, seed=seed, step=step, stream=stream, rate=rate)[index] != 0

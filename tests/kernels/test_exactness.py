@@ -59,7 +59,9 @@ ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "swiglu_backward": ("gradient", "gate", "up"),
     "token_cross_entropy": ("logits", "target"),
     "token_cross_entropy_backward": ("gradient", "logits", "target", "log_sum"),
-    **dict.fromkeys(("adamw", "sgd", "sgd_momentum"), ("parameter", "gradient", "first", "second", "velocity", "mirror")),
+    **dict.fromkeys(
+        ("adamw", "sgd", "sgd_momentum"), ("parameter", "gradient", "first", "second", "velocity", "mirror")
+    ),
 }
 """Operands with the rows, where that is not the first one alone."""
 

@@ -220,6 +220,11 @@ class GraphMaker:
             GraphInput(Value(name, vector(size)), Role.WEIGHT, (WeightPart(tensor or name, 0, size),))
         )
 
+    def parameter(self, name: str, size: int) -> str:
+        """Made of a tensor of its own name, and updated."""
+        item = GraphInput(Value(name, vector(size)), Role.PARAMETER, (WeightPart(name, 0, size),))
+        return self._add_input(item)
+
     def constant(self, name: str, data: bytes) -> str:
         array = np.frombuffer(data, np.uint8)
         return self._add_input(GraphInput(Value(name, vector(len(data))), Role.CONSTANT, data=array))

@@ -1,6 +1,6 @@
 """Proven plans to spoil: random graphs of the fake operators on one or two lanes and one or two devices, some of them of gigabytes, and what edits them.
 
-Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, carried inputs, ordered effects, in-place
+Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, parameters, carried inputs, ordered effects, in-place
 rows, workspaces, constants and values returned twice are all there.
 """
 
@@ -188,7 +188,7 @@ def random_graph(rng: random.Random, nodes: int, sizes: Sequence[int] = SIZES) -
             state = make.update(name, state, source, rng.choice(("plain", "result", "both")))
         elif kind < 0.91 and "t" not in make.types:
             carried = rng.random() < 0.3
-            whole = make.input("t", 24, Role.INPUT if carried else Role.STATE, carried=carried)
+            whole = make.input("t", 24, carried=True) if carried else make.parameter("t", 24)
             parts = [make.part(f"{name}p{start}", whole, start, start + 8) for start in (0, 16)]
             values += [make.update(f"{name}u{number}", part, source) for number, part in enumerate(parts)]
         elif kind < 0.94:

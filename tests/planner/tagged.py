@@ -188,7 +188,7 @@ class Judge:
     def _initial(self, program: ProgramPlan, entry: EntryPlan) -> list[_Span]:
         spans: list[_Span] = [(_EFFECTS, 0, 1, 0)]
         places = {binding.name: binding.range for binding in (*entry.inputs, *program.state)}
-        places.update((slot.name, slot.range) for slot in program.weights)
+        places.update((slot.name, slot.range) for slot in (*program.weights, *program.parameters))
         for item in self._graph.with_role(Role.CONSTANT):
             assert item.data is not None
             data = item.data.tobytes()
@@ -203,20 +203,21 @@ class Judge:
         spans: list[_Span] = [(_EFFECTS, 0, 1, len(self._turns))]
         for binding in entry.outputs:
             spans += self._spans(binding.name, _address(binding.range), False)
-        for binding in (*program.state, *entry.inputs):
-            if binding.name in self._last_state:
-                region, begin = _address(binding.range)
-                for start, end, (content, first) in self._last_state[binding.name]:
+        held = [(binding.name, binding.range) for binding in (*program.state, *entry.inputs)]
+        for name, place in (*held, *((slot.name, slot.range) for slot in program.parameters)):
+            if name in self._last_state:
+                region, begin = _address(place)
+                for start, end, (content, first) in self._last_state[name]:
                     spans.append((region, begin + start, begin + end, (content, begin + first)))
             else:
-                spans.append(_foreign(binding.name, binding.range))
+                spans.append(_foreign(name, place))
         return spans
 
     def _final_states(self) -> dict[str, list[_Piece]]:
         """State and inputs -> what their bytes hold in the end: every update in the graph's order, over what its operand held."""
         pieces: dict[str, list[_Piece]] = {}
         home: dict[str, tuple[str, int]] = {}  # content -> the state it lies in, and where its first byte is
-        for item in (*self._graph.with_role(Role.STATE), *self._graph.with_role(Role.INPUT)):
+        for item in (item for item in self._graph.inputs if item.role in (Role.STATE, Role.PARAMETER, Role.INPUT)):
             name = item.value.name
             home[name] = (name, 0)
             pieces[name] = [(0, item.value.type.nbytes, (name, 0))]

@@ -17,7 +17,9 @@ SHAPES = {"model.b": (3, 5), "model.a": (4,), "scalar": (), "none": (0, 7)}
 def snapshot(step: int, **changes: Any) -> Snapshot:
     """What a run has after `step` steps: every number follows from it."""
     random = np.random.default_rng(step)
-    parameters: dict[str, Array] = {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    parameters: dict[str, Array] = {
+        name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()
+    }
     state: dict[str, Array] = {f"first.{name}": value.astype(ml_dtypes.bfloat16) for name, value in parameters.items()}
     state["step"] = np.array([step], dtype=np.int32)
     values: dict[str, Any] = {

@@ -175,7 +175,7 @@ def test_a_full_disk_is_an_error_and_the_latest_stays(at: int, tmp_path: Path) -
     good = Checkpoints(tmp_path)
     good.save(snapshot(1))
     disk = Stopping(at, lambda: OSError(28, "No space left on device"))
-    with pytest.raises(ConfigError, match="cannot be written.*No space left") as caught:
+    with pytest.raises(ConfigError, match=r"cannot be written.*No space left") as caught:
         Checkpoints(tmp_path, disk=disk).save(snapshot(2))
     assert "make room" in str(caught.value)
     found = good.load()

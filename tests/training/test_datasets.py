@@ -139,7 +139,12 @@ def test_texts_end_with_the_end_token() -> None:
 @pytest.mark.parametrize(
     ("tokens", "changes", "error", "told"),
     [
-        (np.arange(24, dtype=np.int32), {}, InputError, "24 tokens give 2 windows of 8 tokens and their targets, a batch"),
+        (
+            np.arange(24, dtype=np.int32),
+            {},
+            InputError,
+            "24 tokens give 2 windows of 8 tokens and their targets, a batch",
+        ),
         (np.zeros(0, dtype=np.int32), {}, InputError, "no tokens"),
         ([], {}, InputError, "no tokens"),
         (np.arange(200), {"vocab_size": 150}, BoundsError, "token 150 is 150, outside the vocabulary of 150"),

@@ -145,7 +145,7 @@ def test_answers_and_the_mark_after_them_are_learned(tmp_path: Path) -> None:
 
 def test_a_template_that_rewrites_the_past_teaches_the_last_answer_only(tmp_path: Path) -> None:
     model = talking(tmp_path / "m", FORGETFUL)
-    with pytest.raises(ConfigError, match="conversation 1.*message 2 otherwise"):
+    with pytest.raises(ConfigError, match=r"conversation 1.*message 2 otherwise"):
         chat_examples(model, [TALK[:3], TALK])
     (made,) = chat_examples(model, [TALK], learn="last")
     assert told(model, made, True) == "Bye bye.;"

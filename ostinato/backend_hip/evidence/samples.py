@@ -64,6 +64,25 @@ def _two_parts() -> Iterator[Sample]:
             yield valid(normal((3, 64), weight), normal((96, 64), weight), sizes=(64, 32), dtype=result)
 
 
+def _attention_gradients() -> Iterator[Sample]:
+    """Several tiles of queries and of keys, in both widths of tiles, with heads that share keys. What was saved need not belong to the operands."""
+
+    def call(
+        batch: int, time: int, heads: tuple[int, int, int], kind: DType, saved: DType, **attrs: str | float
+    ) -> Sample:
+        query, shared, width = heads
+        of_query, of_key = (batch, time, query, width), (batch, time, shared, width)
+        log_sum = reals(np.full((batch, query, time), 5.0, np.float32), "BHT")
+        keys = normal(of_key, kind, "BTGD")
+        operands = normal(of_query, axes="BTHD"), normal(of_query, kind, "BTHD"), keys, keys
+        return valid(*operands, normal(of_query, saved, "BTHD"), log_sum, scale=width**-0.5, **attrs)
+
+    for dtype in (DType.BF16, DType.F32):
+        yield call(1, 130, (6, 2, 64), dtype, dtype, soft_cap=3.0)
+        yield call(2, 70, (3, 1, 128), dtype, DType.F32, window=21)
+        yield call(1, 75, (2, 2, 128), dtype, dtype, dtype="bf16")
+
+
 LARGE: Mapping[str, tuple[Sample, ...]] = {
     "linear": (
         valid(normal((2, 64)), normal((16391, 64), DType.BF16), normal((16391,)), dtype="f32"),
@@ -87,6 +106,7 @@ LARGE: Mapping[str, tuple[Sample, ...]] = {
     "rms_norm_backward": (
         valid(normal((2, 1300)), normal((2, 1300)), normal((1300,)), normal((2, 1300)), eps=1e-6, dtype="bf16"),
     ),
+    "attention_causal_backward": tuple(_attention_gradients()),
     "argmax": (valid(normal((3, 40961))),),
     "token_cross_entropy": (valid(normal((2, 20003)), indices([20002, 7])),),
     **_long_lists(),

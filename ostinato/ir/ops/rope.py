@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ostinato.ir.derivative import Gradients
-from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
+from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rotary import ROTARY_TABLE, ROTARY_TABLE_DYNAMIC, ROTARY_TABLE_LONGROPE
@@ -30,7 +30,7 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ROPE_INTERLEAVED", "ROPE_OPS", "ROPE_SPLIT_HALF", "require_tables", "turned"]
+__all__ = ["ROPE_INTERLEAVED", "ROPE_OPS", "ROPE_SPLIT_HALF", "refuse_trained_tables", "require_tables", "turned"]
 
 _OPERANDS = (OperandSpec("x", FLOATS), OperandSpec("cos", F32), OperandSpec("sin", F32))
 _TOLERANCE = Tolerance(2e-5, 2e-5, "contract of rope: two fp32 products and a sum, fused or not")
@@ -125,11 +125,20 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((2, 3, 3, 32), axes="BHTD"), square, square)
 
 
+def refuse_trained_tables(at: Gradients, *tables: int) -> None:
+    """Raises `ConfigError` where somebody wants the gradient of a table: positions are not trained, and nothing computes it."""
+    if any(at.wants(table) for table in tables):
+        message = f"{at.op} has a derivative by its first operand alone, not by tables of angles"
+        raise ConfigError(message, hint="make the tables of positions, which are integers, with rotary_table")
+
+
 def _gradients_split_half(at: Gradients) -> Mapping[int, str]:
+    refuse_trained_tables(at, 1, 2)
     return {0: at.apply("rope_split_half_backward", [only_gradient(at), at.operand(1), at.operand(2)])}
 
 
 def _gradients_interleaved(at: Gradients) -> Mapping[int, str]:
+    refuse_trained_tables(at, 1, 2)
     return {0: at.apply("rope_interleaved_backward", [only_gradient(at), at.operand(1), at.operand(2)])}
 
 

@@ -10,7 +10,7 @@ from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import only_gradient, reshaped
-from ostinato.ir.ops.rope import require_tables, turned
+from ostinato.ir.ops.rope import refuse_trained_tables, require_tables, turned
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
     F32,
@@ -92,6 +92,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _gradients(at: Gradients) -> Mapping[int, str]:
     """Turned back, in both senses, for x; its sums over tokens are the bias's."""
+    refuse_trained_tables(at, 2, 3)
     dy, (cos, sin), x = only_gradient(at), (at.operand(2), at.operand(3)), at.type(at.operand(0))
     dx = at.apply("rope_split_half_bias_bthd_backward", [dy, cos, sin])
     found = {0: dx} if at.wants(0) else {}

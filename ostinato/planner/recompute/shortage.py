@@ -43,7 +43,7 @@ def shortage(graph: Graph, plan: EntryPlan, *, limit: int, floor: Floor, tried: 
             f"  the step of %{floor.node}{_line(graph, floor.node)} takes {floor.bytes} bytes by itself, operands included: no plan needs less"
         )
         hint = f"compile smaller buckets; this one needs {floor.bytes} bytes or more, {stats.arena_bytes} as planned"
-    return CapacityError("\n".join(lines), node=plan.name, hint=hint)
+    return CapacityError("\n".join(lines), missing_bytes=stats.arena_bytes - limit, node=plan.name, hint=hint)
 
 
 def _line(graph: Graph, value: str) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ostinato.ir.errors import BoundsError
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP

@@ -1,8 +1,8 @@
 """Gradients that are kept: where they lie, whose memory that is, and who wants to know when one is complete.
 
 A kept gradient is an output of the step that lies where its first producer writes it; what comes later is added there, so that the bytes need no zeros before.
-`bind` puts it into memory of the caller's instead, whose address every later step uses. `watch` has a hook called, and `event` has an event recorded, once a step,
-behind the last contribution; with neither, a step is submitted as if there were no such thing.
+`bind` puts it into memory of the caller's instead, whose address every later step uses. `watch` has a hook called, and `event` has an event recorded, once a
+step, behind the last contribution; with neither, a step is submitted as if there were no such thing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostinato.ir.types import Array
 from ostinato.ir.weights import PackSource
 from ostinato.planner.plan import Binding, EntryPlan
 from ostinato.runtime.binding import ExternalMemory, refuse_overlaps
-from ostinato.runtime.device import Device, DeviceEvent, OrderedDevice
+from ostinato.runtime.device import Device, DeviceEvent, DeviceStream, OrderedDevice
 from ostinato.runtime.opened import memory_of_device
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.tensor_view import TensorView
@@ -81,8 +81,11 @@ class _Watch:
 class Gradients:
     """The kept gradients of one executable. Nothing here holds a lock: whoever calls does."""
 
-    def __init__(self, plan: EntryPlan, graph: Graph, device: Device, regions: Regions) -> None:
-        self._graph, self._device, self._regions = graph, device, regions
+    def __init__(
+        self, plan: EntryPlan, graph: Graph, device: Device, regions: Regions, stream: DeviceStream | None
+    ) -> None:
+        """`stream` is where the steps go, None for the default order of the device."""
+        self._graph, self._device, self._regions, self._stream = graph, device, regions, stream
         self._bindings = {b.name.removeprefix(GRADIENT): b for b in plan.outputs if b.name.startswith(GRADIENT)}
         self._bound: dict[str, ExternalMemory] = {}
         self._watched: dict[str, _Watch] = {}
@@ -177,7 +180,9 @@ class Gradients:
         if found is not None:
             return found
         if not isinstance(name, str) or name not in self._graph.types:
-            raise InputError(f"no parameter is called {name!r}", hint=f"gradients are kept of {', '.join(self.names) or 'none'}")
+            raise InputError(
+                f"no parameter is called {name!r}", hint=f"gradients are kept of {', '.join(self.names) or 'none'}"
+            )
         if name in self._graph.inputs_by_name:
             raise LifecycleError(
                 "its gradient is not kept: it lies in the arena until it is applied",
@@ -242,7 +247,7 @@ class Gradients:
             return
         if watched.event is not None:
             if watched.event._event is not None:
-                watched.event._event.record(self._regions.stream)
+                watched.event._event.record(self._stream)
             watched.event.recorded += 1
             self.fired += 1
         ready = GradientReady(name, self.step, *self.place(name), lambda: self.read(name))

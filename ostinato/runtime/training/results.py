@@ -40,7 +40,9 @@ class StepResult:
     def __repr__(self) -> str:
         if self._outputs is None:
             return f"<step {self.number}: {'failed' if self._error else 'on its way'}>"
-        return f"<step {self.number}: loss {float(self._outputs[LOSS]):.6g}{'' if self._applies() else ', not applied'}>"
+        return (
+            f"<step {self.number}: loss {float(self._outputs[LOSS]):.6g}{'' if self._applies() else ', not applied'}>"
+        )
 
     @property
     def ready(self) -> bool:

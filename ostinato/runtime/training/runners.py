@@ -172,7 +172,8 @@ class CutEagerRunner(EagerRunner):
 def _is_copied(plan: EntryPlan, binding: Binding) -> bool:
     """Whether an output is filled by a copy, since its bytes belong to something else."""
     return any(
-        step.kind is StepKind.COPY and any(o is not None and o.writes and o.range == binding.range for o in step.operands)
+        step.kind is StepKind.COPY
+        and any(o is not None and o.writes and o.range == binding.range for o in step.operands)
         for step in plan.steps
     )
 
@@ -182,4 +183,3 @@ def _last_makers(graph: Graph, views: ViewTable) -> dict[str, str]:
     return {
         views[value.name].base: node.name for node in graph.nodes if not OP[node.op].is_view for value in node.results
     }
-

@@ -1,7 +1,7 @@
 """The file that `ostinato train` reads: TOML of four sections, every key checked before anything is made.
 
-A key that is not known is an error that names the closest one that is. Paths are relative to the file. Which keys results depend on is said here too: a checkpoint
-keeps those, and a run that goes on must have them alike.
+A key that is not known is an error that names the closest one that is. Paths are relative to the file. Which keys results depend on is said here too: a
+checkpoint keeps those, and a run that goes on must have them alike.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ModelSection(_Section):
 class DataSection(_Section):
     """[data]: where tokens come from (one of the first five keys), and how they are dealt out.
 
-    `files` are texts, by name or pattern; `stdlib` is how many bytes of the standard library's own source; `tokens` are files of token ids; `chat` are .jsonl files
-    of conversations, of whose messages the answers are learned.
+    `files` are texts, by name or pattern; `stdlib` is how many bytes of the standard library's own source; `tokens` are files of token ids; `chat` are
+    .jsonl files of conversations, of whose messages the answers are learned.
     """
 
     files: list[str] | None = None
@@ -104,7 +104,8 @@ class Sample(_Section):
 
 
 class TrainSection(_Section):
-    """[train]: how long, how, and where to. `checkpoint_every` counts steps (0: only at the end); `folder` gets checkpoints, metrics, pictures and the model."""
+    """[train]: how long, how, and where to. `checkpoint_every` counts steps (0: only at the end); `folder` gets checkpoints, metrics, pictures and the
+    model."""
 
     steps: Positive
     folder: str
@@ -139,7 +140,14 @@ class TrainConfig(_Section):
 
     @property
     def folder(self) -> Path:
+        """Where everything of the run goes."""
         return self.path(self.train.folder)
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of arena at most, None for as many as the plan takes."""
+        limit = self.train.memory_limit
+        return None if limit is None else byte_count(limit, "train.memory_limit")
 
     def made_optimizer(self) -> Optimizer:
         """The optimizer of [optimizer]; the steps of a schedule are those of the run unless it says otherwise. Raises `ConfigError`."""
@@ -183,8 +191,7 @@ def read_config(path: Path) -> TrainConfig:
     made.made_optimizer()
     if made.data.stdlib is not None:
         _ = made.data.stdlib_bytes
-    if made.train.memory_limit is not None:
-        byte_count(made.train.memory_limit, "train.memory_limit")
+    _ = made.memory_limit
     return made
 
 
@@ -193,7 +200,10 @@ def _validated(kind: type[_M], raw: dict[str, Any], path: Path) -> _M:
         return kind.model_validate(raw)
     except ValidationError as error:
         problems = [_problem(kind, item["loc"], item["type"], item["msg"]) for item in error.errors()]
-    shown = [*problems[:_MOST_PROBLEMS], *([f"and {len(problems) - _MOST_PROBLEMS} more"] * (len(problems) > _MOST_PROBLEMS))]
+    shown = [
+        *problems[:_MOST_PROBLEMS],
+        *([f"and {len(problems) - _MOST_PROBLEMS} more"] * (len(problems) > _MOST_PROBLEMS)),
+    ]
     raise ConfigError(f"{path} cannot be used:\n  " + "\n  ".join(shown), hint="docs/train.md lists the keys")
 
 
@@ -216,4 +226,6 @@ def _keys(root: type[BaseModel], place: tuple[int | str, ...]) -> set[str]:
 
 def _unknown(name: str, key: str, known: list[str]) -> str:
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"{name}: there is no such key" + (f", did you mean {close[0]}?" if close else f", there are {', '.join(known)}")
+    return f"{name}: there is no such key" + (
+        f", did you mean {close[0]}?" if close else f", there are {', '.join(known)}"
+    )

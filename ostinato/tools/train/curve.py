@@ -63,8 +63,11 @@ def _curves(points: Sequence[Point]) -> list[str]:
         value, at = low + index * tick, y(index * tick / (high - low))
         lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         lines.append(f'<text class="small" x="{_LEFT - 6}" y="{at + 3:.1f}" text-anchor="end">{value:g}</text>')
-    for step in sorted({first, (first + last) // 2, last}):
-        lines.append(f'<text class="small" x="{x(step):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{step}</text>')
+    below = _HEIGHT - _BOTTOM + 16
+    lines += [
+        f'<text class="small" x="{x(step):.1f}" y="{below}" text-anchor="middle">{step}</text>'
+        for step in sorted({first, (first + last) // 2, last})
+    ]
     steps = [point.step for point in points]
     for kind, values in (("each", losses), ("mean", means)):
         places = [(x(step), y((value - low) / (high - low))) for step, value in zip(steps, values, strict=True)]

@@ -1,7 +1,7 @@
 """The tokens that a configuration names, as batches: texts, files of tokens, conversations, or the source of Python's standard library.
 
-The standard library is text that every Python installation has. Its .py and .txt files are taken in the order of their names until there are enough bytes, without
-packages that others installed; another version of Python has other text.
+The standard library is text that every Python installation has. Its .py and .txt files are taken in the order of their names until there are enough bytes,
+without packages that others installed; another version of Python has other text.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ostinato.frontend.conversation import chat_examples
 from ostinato.frontend.model import Model
@@ -106,9 +107,9 @@ def _found(config: TrainConfig, patterns: Sequence[str], key: str) -> list[Path]
     return files
 
 
-def _conversations(path: Path) -> list[object]:
+def _conversations(path: Path) -> list[Any]:
     """The lists of messages in a .jsonl file: each line one, or an object with "messages"."""
-    found = []
+    found: list[Any] = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue

@@ -1,7 +1,7 @@
 """The loop of a run: batches into steps, a line a step, a checkpoint now and then, and an end that loses nothing.
 
-A step is read one step late, so that a device that works by itself always has the next one. Ctrl-C, and the signal that ends a process, let the step that runs come
-to its end, write a checkpoint and stop; a second one stops at once, with the last checkpoint as it was.
+A step is read one step late, so that a device that works by itself always has the next one. Ctrl-C, and the signal that ends a process, let the step that
+runs come to its end, write a checkpoint and stop; a second one stops at once, with the last checkpoint as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from ostinato.ir.types import Array
 from ostinato.runtime.training.batches import Batches
 from ostinato.runtime.training.checkpoint import Checkpoints, Snapshot
-from ostinato.tools.train.metrics import Line, Metrics, finite
+from ostinato.tools.train.metrics import Line, finite
 
 __all__ = ["Outcome", "Result", "Run", "Step", "restore", "stoppable"]
 
@@ -73,7 +73,6 @@ class Run:
     step: Step
     data: Batches
     checkpoints: Checkpoints
-    metrics: Metrics
     steps: int
     checkpoint_every: int
     optimizer: Mapping[str, Any]
@@ -113,7 +112,6 @@ class Run:
                     tokens=number * self.data.tokens_per_batch,
                     seconds=time.perf_counter() - begin,
                 )
-                self.metrics.add(line)
                 self.on_line(line)
 
         while self.done < self.steps and not stop():
@@ -162,7 +160,8 @@ def restore(run: Run) -> bool:
 
 @contextlib.contextmanager
 def stoppable(on_stop: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Within it Ctrl-C and SIGTERM are a wish that the given function tells of; the second one is an interrupt. Elsewhere than in the main thread it does nothing."""
+    """Within it Ctrl-C and SIGTERM are a wish that the given function tells of; the second one is an interrupt. Elsewhere than in the main thread it does
+    nothing."""
     wished = False
 
     def wish(number: int, frame: FrameType | None) -> None:

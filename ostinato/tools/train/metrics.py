@@ -22,7 +22,8 @@ __all__ = ["Line", "Metrics", "finite"]
 
 
 class Line(BaseModel):
-    """A step: its loss (null where it is not finite, and the step was skipped), learning rate, norm of the gradients, and seconds since the run began or went on."""
+    """A step: its loss (null where it is not finite, and the step was skipped), learning rate, norm of the gradients, and seconds since the run began or
+    went on."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -60,7 +60,8 @@ DEVICE void layer_norm_gain_gradient(const f32* gradient, const X* x, const f32*
 // the sums of all blocks; true in the one thread that knows.
 DEVICE bool squares(const f32* x, f64* parts, i64 size, Status status, f64& sum) {
     constexpr int AT_ONCE = 4;
-    const i64 runs = aligned(x) ? size / RUN : 0, step = element_step();
+    const i64 runs = size / RUN, step = element_step();
+    const bool whole = aligned(x);  // decides how values are read, not who adds them up
     sum = 0.0;
     for (i64 first = first_element(); first < runs; first += AT_ONCE * step) {
         f32 values[AT_ONCE][RUN];
@@ -68,7 +69,7 @@ DEVICE bool squares(const f32* x, f64* parts, i64 size, Status status, f64& sum)
         for (int m = 0; m < AT_ONCE; ++m) {
 #pragma unroll
             for (int n = 0; n < RUN; ++n) values[m][n] = 0.0f;
-            if (first + m * step < runs) take(x + (first + m * step) * RUN, values[m]);
+            if (first + m * step < runs) load_values(x + (first + m * step) * RUN, whole, values[m]);
         }
         f32 part = 0.0f;
 #pragma unroll

@@ -37,14 +37,15 @@ struct Exponentials {
 DEVICE Exponentials exponentials(const f32* x, i64 width) {
     constexpr int AT_ONCE = 4;
     Exponentials own;
-    const i64 runs = aligned(x) ? width / RUN : 0, step = thread_count();
+    const i64 runs = width / RUN, step = thread_count();
+    const bool whole = aligned(x);  // decides how values are read, not who adds them up
     for (i64 first = thread_index(); first < runs; first += AT_ONCE * step) {
         f32 values[AT_ONCE][RUN];
 #pragma unroll
         for (int m = 0; m < AT_ONCE; ++m) {
 #pragma unroll
             for (int n = 0; n < RUN; ++n) values[m][n] = -infinity();
-            if (first + m * step < runs) take(x + (first + m * step) * RUN, values[m]);
+            if (first + m * step < runs) load_values(x + (first + m * step) * RUN, whole, values[m]);
         }
         own.add(values);
     }

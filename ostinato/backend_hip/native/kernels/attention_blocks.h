@@ -72,10 +72,11 @@ struct BackwardBlock {
             next += ceil_div(count, 16) * 16;
             return start;
         };
-        for (float** each : {&keys, &values, &query, &upstream, &query_turned, &up_turned, &k_sums, &v_sums, &q_part}) {
-            *each = take(wide);
-        }
-        for (float** each : {&weight, &slope, &by_query}) *each = take(n * n);
+        float** const rows[] = {&keys,      &values, &query,  &upstream, &query_turned,
+                                &up_turned, &k_sums, &v_sums, &q_part};
+        for (float** each : rows) *each = take(wide);
+        float** const squares[] = {&weight, &slope, &by_query};
+        for (float** each : squares) *each = take(n * n);
         log_sum = take(n);
         delta = take(n);
         first = reinterpret_cast<int32_t*>(take(n));

@@ -126,11 +126,49 @@ void slice_backward(const Call& call) {
     });
 }
 
+// Operands gradient [rows, width], start, length, y [tokens, width]. Params: rows, width, tokens. Rows may share tokens; their
+// parts are added in ascending order.
+void masked_mean_backward(const Call& call) {
+    const int64_t rows = call.integer(0), width = call.integer(1), tokens = call.integer(2);
+    if (empty(call, tokens, width)) return;
+    if (!covers(call, 0, area(rows, width), 4) || !covers(call, 1, rows, 4) || !covers(call, 2, rows, 4) ||
+        !covers(call, 3, area(tokens, width), 4)) {
+        return;
+    }
+    const float* gradient = call.pointer<const float>(0);
+    const auto* start = call.pointer<const int32_t>(1);
+    const auto* length = call.pointer<const int32_t>(2);
+    float* y = call.pointer<float>(3);
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t count = length[row];
+        if (count < 0 || (count > 0 && (start[row] < 0 || start[row] + count > tokens))) {
+            return report(call, OST_OUT_OF_RANGE);
+        }
+    }
+    const double cost = kStreamNanoseconds * static_cast<double>(width + rows);
+    for_rows(call, tokens, cost, [=](int64_t begin, int64_t end) {
+        for (int64_t token = begin; token < end; ++token) {
+            float* to = y + token * width;
+            std::memset(to, 0, static_cast<size_t>(width) * sizeof(float));
+            for (int64_t row = 0; row < rows; ++row) {
+                if (token < start[row] || token >= start[row] + static_cast<int64_t>(length[row])) continue;
+                const vf divisor = splat(static_cast<float>(length[row]));
+                for (int64_t i = 0; i < width; i += VW) {
+                    const int n = static_cast<int>(smaller(VW, width - i));
+                    const vf part = load_lanes(gradient + row * width + i, n) / divisor;
+                    store_lanes(to + i, load_lanes(to + i, n) + part, n);
+                }
+            }
+        }
+    });
+}
+
 constexpr KernelEntry entries[] = {
     {"embedding_backward", embedding_backward, 3, 3, 0},
     {"embedding_backward_add", embedding_backward_add, 3, 3, 0},
     {"sum_repeats", sum_repeats, 4, 6, (1u << 1) | (1u << 3)},
     {"slice_backward", slice_backward, 2, 6, 0},
+    {"masked_mean_backward", masked_mean_backward, 4, 3, 0},
 };
 
 }  // namespace

@@ -1,0 +1,392 @@
+"""A training step that runs: an executable whose entry `train` is forward, backward and optimizer in one.
+
+`step` submits one and returns; the `StepResult` waits for the loss when somebody asks. Parameters, moments and the count of steps live in the executable's own
+state, so that a clone trains parameters of its own, and another entry of the program (`forward`) reads the very bytes that `train` updates. A step whose loss
+is no finite number changes nothing; with the policy "raise" no step is submitted behind one that may be such: the next call waits for it first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ostinato.ir.checks import integer
+from ostinato.ir.errors import ConfigError, InputError, OstinatoError
+from ostinato.ir.types import Array
+from ostinato.planner.plan import EntryPlan
+from ostinato.runtime.device import Device, Ring
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.guarded import GuardedRunner
+from ostinato.runtime.inputs import check_inputs
+from ostinato.runtime.program import Program
+from ostinato.runtime.regions import SharedRegions
+from ostinato.runtime.replays import Replays
+from ostinato.runtime.runners import PlannedRunner, Runner
+from ostinato.runtime.training.accumulation import Accumulation, accumulations_of
+from ostinato.runtime.training.addresses import AddressTable, addresses_of
+from ostinato.runtime.training.checks import index_limits
+from ostinato.runtime.training.gradients import GradientEvent, Gradients, Hook
+from ostinato.runtime.training.results import LOSS, NAN_POLICIES, StepResult
+from ostinato.runtime.training.runners import CutCapturedRunner, CutEagerRunner, CutPlannedRunner
+
+__all__ = ["COUNTER", "STEP", "TRAIN", "TrainExecutable", "TrainOptions"]
+
+TRAIN, STEP, COUNTER = "train", "step", "counter"
+"""The entry; the state that counts the steps that were applied; the input that numbers steps for dropout."""
+_AHEAD = {"raise": 1, "skip": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """How steps are driven. `nan_policy`: a step whose loss is not finite raises ("raise") or is counted ("skip"). `ahead`: steps on their way at a time, where
+    the device works by itself; by default 1 with "raise", so that nothing is submitted behind a loss that is not known, and 2 with "skip". `candidates`: how
+    often a step adds to a gradient, where whoever made the graph knows.
+    """
+
+    nan_policy: str = "raise"
+    ahead: int | None = None
+    candidates: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.nan_policy not in NAN_POLICIES:
+            raise ConfigError(f"nan_policy is {self.nan_policy!r}", hint=f"use one of {', '.join(NAN_POLICIES)}")
+        if self.ahead is not None:
+            object.__setattr__(self, "ahead", integer(self.ahead, "ahead", low=1))
+
+    @property
+    def depth(self) -> int:
+        """Steps on their way at a time."""
+        return _AHEAD[self.nan_policy] if self.ahead is None else self.ahead
+
+
+class TrainExecutable(Executable):
+    """An executable with an entry `train`. `standing` are inputs that stay until they are replaced: settings of the optimizer, the seed of dropout.
+
+    The input `counter` is the number of the step unless it is given. Reading `skipped` waits for nothing: it counts the steps that are known to have changed
+    nothing.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        shared: SharedRegions,
+        *,
+        options: TrainOptions | None = None,
+        standing: Mapping[str, Any] | None = None,
+        **route: Any,
+    ) -> None:
+        if TRAIN not in program.plan.entries:
+            raise ConfigError(f"the program has no entry {TRAIN}", hint=f"entries: {', '.join(program.plan.entries)}")
+        super().__init__(program, device, shared, **route)
+        self.options = options or TrainOptions()
+        self._graph = program.graphs[TRAIN]
+        if LOSS not in self._graph.outputs:
+            raise ConfigError(f"entry {TRAIN} has no output {LOSS}", hint=f"it gives {', '.join(self._graph.outputs)}")
+        self._limits = index_limits(self._graph)
+        stream = None if self.mode == "eager" else self.regions.stream
+        self._gradients = Gradients(self.plan, self._graph, device, self.regions, stream)
+        self._standing: dict[str, Any] = {}
+        self._number = 0
+        self._way: deque[StepResult] = deque()
+        self._queue: Replays | None = None
+        self._uploaded: Ring | None = None
+        self._kept: Mapping[str, Array] = {}
+        self.skipped = 0
+        self.runs = 0
+        for name, value in (standing or {}).items():
+            self.keep_input(name, value)
+
+    # stepping
+
+    @property
+    def plan(self) -> EntryPlan:
+        """The plan of the step."""
+        return self.entries[TRAIN]
+
+    @property
+    def number(self) -> int:
+        """The number of the last step submitted. It goes on from the state `step` where that is written."""
+        return self._number
+
+    @property
+    def pending(self) -> int:
+        """Steps whose results the host does not have yet."""
+        return len(self._way)
+
+    @property
+    def read_back(self) -> tuple[str, ...]:
+        """The outputs that every step brings back: all but the gradients."""
+        kept = set(self._gradients.outputs)
+        return tuple(dict.fromkeys(name for name in self._graph.outputs if name not in kept))
+
+    def keep_input(self, name: str, value: Any) -> None:
+        """Gives every later step this input, until another value or the step's own takes its place. Raises `InputError` for a name that is no input."""
+        known = [binding.name for binding in self.plan.inputs]
+        if name not in known:
+            raise InputError(f"no input {name!r}", node=TRAIN, hint=f"the step takes {known}")
+        self._standing[name] = np.array(value)
+
+    def step(self, inputs: Mapping[str, Any] | None = None, /, **more: Any) -> StepResult:
+        """One step on a batch: arrays by name, beside those that `keep_input` holds. Returns when it is submitted, where the device works by itself.
+
+        Raises, before anything of the step has run: `InputError`, `ShapeError`, `DTypeError` naming the input, `BoundsError` for ids and targets outside of
+        their tables and for a batch without a target, `AddressChanged` for a bound buffer that moved, `LifecycleError` when another call is in progress, and
+        what an earlier step met, `NonFiniteLoss` among it. Where the device works while it is called, what this step met is raised at once.
+        """
+        given = {**self._standing, **(inputs or {}), **more}
+        with self.exclusive():
+            number = self._number + 1
+            known = {binding.name: binding.type for binding in self.plan.inputs}
+            if COUNTER in known and COUNTER not in given:
+                given[COUNTER] = np.full(known[COUNTER].static_shape, number, known[COUNTER].dtype.numpy)
+            checked = check_inputs(self.plan, given)
+            self._limits.check(checked)
+            self._gradients.check_addresses()
+            while len(self._way) >= self.options.depth:
+                self._take_first(raises=True)
+            runner = self.runner(TRAIN)
+            result = StepResult(number, self.options.nan_policy, self._await)
+            self._gradients.step = number
+            self._run(runner, checked, result)
+            self._number = number
+            self.runs += 1
+            self._gradients.raise_failed()
+            if result.failed is not None:
+                raise result.failed
+            return result
+
+    def finish(self) -> None:
+        """Waits for all steps that were submitted. Raises what the first of them met that nobody was told of, when all are done."""
+        with Executable.exclusive(self):
+            self._drain(raises=True)
+
+    def _run(self, runner: Runner, inputs: Mapping[str, Array], result: StepResult) -> None:
+        if isinstance(runner, PlannedRunner) and not isinstance(runner, GuardedRunner) and self._observer is None:
+            self._submit(runner, inputs, result)
+            if self.regions.stream is None:
+                self._take_first(raises=False)
+            return
+        for name, array in inputs.items():
+            runner.inputs[name][...] = array
+        wanted = self._graph.outputs if self.mode == "reference" else self.read_back
+        found = {name: np.array(array) for name, array in runner.run(tuple(dict.fromkeys(wanted))).items()}
+        self._kept = found
+        self._settle(result, {name: found[name] for name in self.read_back}, None)
+
+    def _submit(self, runner: PlannedRunner, inputs: Mapping[str, Array], result: StepResult) -> None:
+        if self._queue is None:
+            self._queue = runner.replays(self.read_back, self.options.depth)
+            first = min((binding.range.offset for binding in self.plan.inputs), default=0)
+            if self.regions.stream is not None and self.options.depth > 1 and self.plan.io_bytes:
+                # the copy back of a byte tells when the inputs have gone over, and the host may write the next ones
+                self._uploaded = self.regions.window.ring(first, first + 1, 1)
+        if self._uploaded is not None and self._way:
+            self._uploaded.wait(0)
+        for name, array in inputs.items():
+            runner.inputs[name][...] = array
+        runner.loaded.exchange.give()
+        if self._uploaded is not None:
+            self._uploaded.fetch(0)
+        self._queue.submit()
+        self._way.append(result)
+
+    def _await(self, result: StepResult) -> None:
+        with Executable.exclusive(self, wait=True):
+            while not result.ready:
+                self._take_first(raises=False)
+
+    def _take_first(self, *, raises: bool) -> None:
+        """Settles the first step that is on its way; with `raises`, raises what it met."""
+        assert self._queue is not None
+        first = self._way[0]
+        found: Mapping[str, Array] | None = None
+        error: BaseException | None = None
+        try:
+            found = self._queue.take()
+        except OstinatoError as caught:
+            error = caught
+        self._way.popleft()
+        self._settle(first, found, error)
+        if raises and first.failed is not None:
+            raise first.failed
+
+    def _settle(self, result: StepResult, found: Mapping[str, Array] | None, error: BaseException | None) -> None:
+        result.settle(found, error)
+        self.skipped += result.skipped
+
+    def _drain(self, *, raises: bool) -> None:
+        failed: BaseException | None = None
+        while self._way:
+            first = self._way[0]
+            self._take_first(raises=False)
+            failed = failed or first.failed
+        if raises and failed is not None:
+            raise failed
+
+    # gradients
+
+    @property
+    def gradient_names(self) -> tuple[str, ...]:
+        """The parameters whose gradients are kept behind a step."""
+        return self._gradients.names
+
+    def gradient(self, name: str) -> Array:
+        """A copy of a parameter's gradient of the last step, float32, as it was before it was clipped. Raises what `bind_grad_buffer` raises for names."""
+        with Executable.exclusive(self):
+            binding = self._gradients.binding(name)
+            self._drain(raises=False)
+            return np.array(self._kept[binding.name]) if self.mode == "reference" else self._gradients.read(name)
+
+    def bind_grad_buffer(self, name: str, buffer: Any, *, zero: bool = True) -> None:
+        """Has every later step put a parameter's gradient into the caller's memory: numpy, torch, DLPack or a `TensorView`, float32, contiguous, of exactly the
+        parameter's shape and on the executable's device. It is zeroed now unless `zero` is False. The caller keeps it alive and in place.
+
+        Raises `LifecycleError` for what is no parameter, a gradient that is not kept (`keep_gradients=True` keeps all) and one that is bound already,
+        `InputError` for an unknown name, `ShapeError`, `DTypeError`, `LayoutError` (strides, alignment to 16 bytes, overlap, read-only memory) and
+        `ConfigError` for memory of another device or the reference mode.
+        """
+        if self.mode == "reference":
+            raise ConfigError(
+                "the reference mode computes in memory of its own", node=name, hint='use mode="eager" or "planned"'
+            )
+        with self.exclusive():
+            self._gradients.bind(name, buffer, zero=zero)
+            self._remake()
+
+    def unbind_grad_buffer(self, name: str) -> None:
+        """Gives the gradient its own memory again, which is zero until the next step; the caller's keeps what it has. Raises `LifecycleError` where nothing is
+        bound."""
+        with self.exclusive():
+            self._drain(raises=False)
+            self._gradients.unbind(name)
+            self._remake()
+
+    def zero_grad(self) -> None:
+        """Zeroes all kept gradients where they lie; no address changes. Steps do not need it: the first contribution replaces what is there."""
+        with self.exclusive():
+            self._drain(raises=False)
+            for name in self._gradients.names:
+                self._gradients.zero(name)
+            self._kept = {name: np.zeros_like(array) for name, array in self._kept.items()}
+
+    def on_gradient_ready(self, name: str, hook: Hook) -> Callable[[], None]:
+        """Has `hook(ready)` called in every step, once, when the last contribution to a gradient is submitted; returns a function that takes it back.
+
+        What a hook raises is raised by `step` when the whole step is submitted. Raises `ConfigError` in mode "captured", where no Python runs within a step
+        (use `gradient_event`), and in the modes "reference" and "guarded"; otherwise what `bind_grad_buffer` raises for names.
+        """
+        if self.mode not in ("planned", "eager"):
+            raise ConfigError(
+                f'mode "{self.mode}" calls nobody within a step',
+                node=name,
+                hint='wait for gradient_event(name), or use mode="planned" or "eager"',
+            )
+        with self.exclusive():
+            remove = self._gradients.watch(name, hook)
+            self._remake()
+
+        def take_back() -> None:
+            with self.exclusive():
+                remove()
+                self._remake()
+
+        return take_back
+
+    def gradient_event(self, name: str) -> GradientEvent:
+        """The event that every later step records behind the last contribution to a gradient, in a captured step too. `drop_gradient_event` ends that.
+
+        Raises `ConfigError` in the modes "reference" and "guarded", otherwise what `bind_grad_buffer` raises for names.
+        """
+        if self.mode not in ("planned", "eager", "captured"):
+            raise ConfigError(f'mode "{self.mode}" records no events', node=name, hint='use mode="planned"')
+        with self.exclusive():
+            event = self._gradients.event(name)
+            self._remake()
+            return event
+
+    def drop_gradient_event(self, name: str) -> None:
+        """Records the event of a gradient no more."""
+        with self.exclusive():
+            self._gradients.drop_event(name)
+            self._remake()
+
+    def _remake(self) -> None:
+        """Lets go of the runner: the next step makes one for what has changed."""
+        self._drain(raises=False)
+        self._runners.pop(TRAIN, None)
+        self._queue, self._uploaded = None, None
+
+    # what can be counted
+
+    @property
+    def submissions(self) -> int:
+        """Native calls that submit one step, in the modes "planned" and "captured": 1, and 1 more for every place where somebody watches a gradient."""
+        runner = self.runner(TRAIN)
+        return getattr(runner, "submissions", 0)
+
+    @property
+    def gradient_marks(self) -> int:
+        """Hooks called and events recorded so far; 0 where nobody watches."""
+        return self._gradients.fired
+
+    @property
+    def accumulation(self) -> Accumulation:
+        """How often the steps so far added to a gradient, and how often in its own bytes."""
+        return accumulations_of(self._graph, self.plan, self.options.candidates).times(self.runs)
+
+    def addresses(self) -> AddressTable:
+        """Where every activation, gradient, parameter and state of the step lies. Raises `ConfigError` in the modes "eager" and "reference", which place each
+        value anew."""
+        runner = self.runner(TRAIN)
+        if not isinstance(runner, PlannedRunner):
+            raise ConfigError(f'mode "{self.mode}" has no planned addresses', hint='use mode="planned"')
+        return addresses_of(self.plan, runner.loaded.resolved)
+
+    # as for every executable
+
+    def warm_up(self) -> None:
+        """`prewarm`: a step on zeros would need a copy of all parameters and moments to put them back."""
+        self.prewarm()
+
+    def reset_state(self) -> None:
+        """Parameters as the checkpoint has them, moments and the count of steps zero, and the next step is the first."""
+        with Executable.exclusive(self):
+            self._drain(raises=False)
+        super().reset_state()
+        self._number = 0
+
+    def write_states(self, values: Mapping[str, Any]) -> None:
+        """`Executable.write_states`; where `step` is among them, steps are numbered on from it."""
+        super().write_states(values)
+        if STEP in values and STEP in self.state_names:
+            self._number = int(np.asarray(values[STEP]).reshape(-1)[0])
+
+    @property
+    def _own_options(self) -> Mapping[str, Any]:
+        return {"options": self.options, "standing": dict(self._standing)}
+
+    def runner(self, name: str) -> Runner:
+        """The entry in this mode; a step with what is bound and watched."""
+        if name != TRAIN or name in self._runners:
+            return super().runner(name)
+        regions, marks = self._gradients.regions, self._gradients.marks
+        where = (self.program, name, self.device, regions, self._observer)
+        runner: Runner
+        match self.mode:
+            case "planned":
+                runner = CutPlannedRunner(*where, marks)
+            case "captured":
+                runner = CutCapturedRunner(*where, self._capture, marks)
+            case "eager":
+                runner = CutEagerRunner(*where, self._gradients.outputs, marks)
+            case "guarded":
+                runner = GuardedRunner(*where)
+            case _:
+                return super().runner(name)
+        self._runners[name] = runner
+        return runner
