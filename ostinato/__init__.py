@@ -61,11 +61,18 @@ if TYPE_CHECKING:
     from ostinato.runtime.logprobs import Logprob
     from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream
     from ostinato.runtime.sampling import SamplingParams
+    from ostinato.runtime.training.dataset import TokenDataset
+    from ostinato.runtime.training.optimizer import SGD, AdamW
+    from ostinato.runtime.training.results import StepResult
+    from ostinato.runtime.training.step import TrainStep
     from ostinato.tools.compare import compare
     from ostinato.tools.view.pictures import view
+    from ostinato.training import Recipe, plan_training, train_step
 
 __all__ = [
     "LLM",
+    "SGD",
+    "AdamW",
     "AddressChanged",
     "AsyncTextStream",
     "BackendError",
@@ -95,6 +102,7 @@ __all__ = [
     "Planned",
     "Policy",
     "PrecisionPolicy",
+    "Recipe",
     "Rejection",
     "RequestOutput",
     "RowChoice",
@@ -102,12 +110,15 @@ __all__ = [
     "SelectionPolicy",
     "ShapeError",
     "StaleArtifact",
+    "StepResult",
     "Stream",
     "TensorView",
     "TextError",
     "TextExecutable",
     "TextStream",
+    "TokenDataset",
     "Traced",
+    "TrainStep",
     "VerificationError",
     "WeightsError",
     "__version__",
@@ -118,7 +129,9 @@ __all__ = [
     "hip",
     "load",
     "ops",
+    "plan_training",
     "trace",
+    "train_step",
     "view",
 ]
 
@@ -144,10 +157,15 @@ _HOMES = {
     "ostinato.runtime.logprobs": ("Logprob",),
     "ostinato.runtime.output": ("AsyncTextStream", "RequestOutput", "TextStream"),
     "ostinato.runtime.sampling": ("SamplingParams",),
+    "ostinato.runtime.training.dataset": ("TokenDataset",),
+    "ostinato.runtime.training.optimizer": ("SGD", "AdamW"),
+    "ostinato.runtime.training.results": ("StepResult",),
+    "ostinato.runtime.training.step": ("TrainStep",),
     "ostinato.tools.compare": ("compare",),
     "ostinato.tools.view.pictures": ("view",),
+    "ostinato.training": ("Recipe", "plan_training", "train_step"),
 }
-_LATER = ("AdamW", "audit", "breakeven", "load_executable", "train_step")
+_LATER = ("audit", "breakeven", "load_executable")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -7,13 +7,17 @@ it is where it comes from (`frontend/training.py`, `passes/training_graph.py`) a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
+from ostinato.backend_hip.evidence.first_use import with_validation
 from ostinato.compiler import Lowered, Passes, Planned, Traced, open_device, open_model, plan_settings
 from ostinato.frontend.model import Model
+from ostinato.frontend.source import CheckpointSource
 from ostinato.frontend.training import TrainingShape, trace_training
+from ostinato.ir.checks import integer, shown
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.precision import PrecisionPolicy
@@ -25,9 +29,16 @@ from ostinato.passes.training_graph import TrainingGraph, Updates, training_grap
 from ostinato.passes.training_order import in_training_order
 from ostinato.planner.program import build_program
 from ostinato.planner.settings import PlanSettings
+from ostinato.runtime.device import Device
+from ostinato.runtime.executable import load_program
+from ostinato.runtime.options import check_progress, settle_route
+from ostinato.runtime.program import Program
+from ostinato.runtime.training.executable import TrainOptions
 from ostinato.runtime.training.optimizer import AdamW, Optimizer
+from ostinato.runtime.training.step import TrainStep
+from ostinato.runtime.weights import Progress
 
-__all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trace_training_step"]
+__all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trace_training_step", "train_step"]
 
 ENTRY = "train"
 MOST_CHUNKS = 16
@@ -87,6 +98,102 @@ class PlannedTraining:
     def graph(self) -> Graph:
         """The graph that is planned: with clones where a limit of memory asked for them."""
         return self.planned.graph
+
+    def load(
+        self,
+        device: Device | str = "auto",
+        mode: str = "auto",
+        *,
+        on_nan: str = "raise",
+        seed: int = 0,
+        on_fallback: str = "report",
+        capture: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> TrainStep:
+        """The step on a device, with parameters as the checkpoint has them. Raises what `train_step` raises for device, mode, capture, policy and seed."""
+        options = TrainOptions(on_nan, candidates=self.step.parts.added)
+        words = integer(seed, "seed", low=-(2**63), high=2**63 - 1)
+        route = settle_route(open_device(device), mode, on_fallback, capture)
+        name, lowered = ENTRY, self.planned.lowered
+        program = Program(
+            self.planned.program,
+            {name: self.graph},
+            lowered.target,
+            CheckpointSource(self.planned.model.checkpoint),
+            {name: lowered.graph},
+            {name: lowered.decisions},
+            lowered.validations,
+        )
+        made = load_program(program, route, progress=progress, kind=partial(TrainStep, options=options))
+        made.start(self.step.recipe.optimizer, words)
+        return made
+
+
+def train_step(
+    model: Model | str | os.PathLike[str],
+    *,
+    batch: tuple[int, int],
+    loss: str = "cross_entropy",
+    optimizer: Optimizer | None = None,
+    micro_batches: int = 1,
+    chunks: int = 1,
+    precision: str | PrecisionPolicy = "auto",
+    dropout: float = 0.0,
+    frozen: Iterable[str] = (),
+    keep_gradients: bool = False,
+    memory_limit: int | str | None = None,
+    device: str | Device = "auto",
+    mode: str = "auto",
+    on_nan: str = "raise",
+    seed: int = 0,
+    threads: int = 0,
+    isa: str = "auto",
+    on_fallback: str = "report",
+    capture: Sequence[str] | None = None,
+    levels: Mapping[str, str] | None = None,
+    disable: Iterable[str] = (),
+    policy: Policy | str = "balanced",
+    passes: Passes = (),
+    validate: str | None = None,
+    progress: Progress | None = None,
+) -> TrainStep:
+    """Compiles a whole training step of a decoder for batches of `batch` = (sequences, tokens each): forward, backward and optimizer as one plan and one replay.
+
+    `loss` is "cross_entropy": the mean over the targets that are not -100, in float32. Without an `optimizer` the step gives loss and gradients. With
+    `micro_batches` the batch is worked through in equal parts, whose gradients add up to those of the whole. `precision` "bf16" multiplies in bf16 and keeps
+    float32 masters; "auto" is the checkpoint's. `dropout` zeroes that share of the embeddings and of what attention and feed-forward add. `frozen` are
+    patterns of weights that stay as they are. `keep_gradients` gives every gradient bytes of its own, to be read, bound and watched. `memory_limit` is the most that
+    activations and gradients may take (the arena): the head is cut into `chunks` for it unless you say how many, then values are computed again. `on_nan`:
+    a step whose loss (or norm of gradients, where they are clipped) is not finite changes nothing, and "raise"s or is "skip"ped and counted.
+    The other arguments are those of `ostinato.compile`.
+
+    Raises `ConfigError` for arguments that cannot be used, `BoundsError` for more tokens than the model has positions, `DTypeError` for weights that cannot be
+    trained, `CapacityError` for a limit that no plan found keeps or a device that is too small, with the tensors at the peak and their lines, and what
+    `ostinato.compile` raises.
+    """
+    if loss != "cross_entropy":
+        raise ConfigError(f"loss is {shown(loss)}", hint='the loss of a decoder is "cross_entropy"')
+    sizes: object = batch  # callers are not type-checked
+    if not isinstance(sizes, tuple | list) or len(sizes) != 2:
+        raise ConfigError(f"batch is {shown(batch)}", hint="give (sequences, tokens of each), such as (4, 128)")
+    check_progress(progress)
+    opened = open_device(device, threads, isa)
+    settle_route(opened, mode, on_fallback, capture)  # refuses before anything is planned
+    shape = TrainingShape(*batch, micro_batches, chunks)
+    recipe = Recipe(shape, optimizer, precision, dropout, tuple(frozen), keep_gradients)
+    planned = plan_training(
+        model,
+        recipe,
+        target=with_validation(opened.target, validate, progress),
+        memory_limit=memory_limit,
+        levels=levels,
+        disable=disable,
+        policy=policy,
+        passes=passes,
+    )
+    return planned.load(
+        opened, mode, on_nan=on_nan, seed=seed, on_fallback=on_fallback, capture=capture, progress=progress
+    )
 
 
 def trace_training_step(model: Model | str | os.PathLike[str], recipe: Recipe) -> TracedTraining:

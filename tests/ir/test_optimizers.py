@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_factors_of_the_first_steps() -> None:
         assert factors["first_correction"] == pytest.approx(1 / (1 - 0.9**after), rel=1e-6)
         assert factors["second_correction"] == pytest.approx(1 / (1 - 0.999**after), rel=1e-4)
         assert (factors["gradient_scale"], factors["apply"], factors["norm"]) == (1, 1, 0)
-        assert (factors["eps"], factors["weight_decay"]) == (np.float32(1e-8), 0.25)
+        assert (factors["eps"], factors["weight_decay"]) == (float(np.float32(1e-8)), 0.25)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
@@ -71,13 +72,13 @@ def test_schedules(schedule: str) -> None:
     given = settings(learning_rate=1.0, warmup_steps=4, total_steps=20, final_ratio=0.1)
     rates = [factors_of(step, given, schedule=schedule)[1]["learning_rate"] for step in range(40)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    after = {
+    forms: dict[str, Callable[[float], float]] = {
         "constant": lambda part: 1.0,
         "linear": lambda part: 1 - 0.9 * part,
         "cosine": lambda part: 0.1 + 0.45 * (1 + math.cos(math.pi * part)),
-    }[schedule]
+    }
     for step in range(4, 40):
-        assert rates[step] == pytest.approx(after(min((step + 1 - 4) / 16, 1)), rel=1e-6)
+        assert rates[step] == pytest.approx(forms[schedule](min((step + 1 - 4) / 16, 1)), rel=1e-6)
     last = rates[19:]
     assert last == [last[0]] * len(last)
 

@@ -1,7 +1,7 @@
 """Proven plans to spoil: random graphs of the fake operators on one or two lanes and one or two devices, some of them of gigabytes, and what edits them.
 
-Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, parameters, carried inputs, ordered effects, in-place
-rows, workspaces, constants and values returned twice are all there.
+Reads go to recent values more often than to old ones, so that lifetimes vary. Views (dense and with gaps), state, parameters, carried inputs, ordered effects,
+in-place rows, workspaces, constants and values returned twice are all there.
 """
 
 from __future__ import annotations

@@ -128,7 +128,9 @@ def a_parameter_is_read_behind_its_update() -> tuple[Bench, str]:
 def an_update_goes_elsewhere() -> tuple[Bench, str]:
     """Into the bytes of the other parameter, which has room."""
     q = GOOD.program.parameters[1].range
-    return _moved("p.next", replace(q, size=16)), "reads %p at fake:0/state[16:32], but fake:0/state[16:32] holds byte 0 of %q"
+    return _moved(
+        "p.next", replace(q, size=16)
+    ), "reads %p at fake:0/state[16:32], but fake:0/state[16:32] holds byte 0 of %q"
 
 
 def a_parameter_is_written_by_no_update() -> tuple[Bench, str]:
@@ -138,7 +140,9 @@ def a_parameter_is_written_by_no_update() -> tuple[Bench, str]:
 
 def slots_overlap() -> tuple[Bench, str]:
     p, q = GOOD.program.parameters
-    return GOOD.with_program(parameters=(p, replace(q, range=fake_range("state", 8, 24)))), "%q at fake:0/state[8:32] overlaps %p"
+    return GOOD.with_program(
+        parameters=(p, replace(q, range=fake_range("state", 8, 24)))
+    ), "%q at fake:0/state[8:32] overlaps %p"
 
 
 def a_slot_lies_over_a_moment() -> tuple[Bench, str]:
@@ -150,7 +154,9 @@ def a_slot_lies_over_a_moment() -> tuple[Bench, str]:
 def a_slot_has_other_parts() -> tuple[Bench, str]:
     p, q = GOOD.program.parameters
     other = replace(p, parts=(WeightPart("q", 0, 16),))
-    return GOOD.with_program(parameters=(other, q)), "parameter %p: u8[16] is not in the plan with that type and content"
+    return GOOD.with_program(
+        parameters=(other, q)
+    ), "parameter %p: u8[16] is not in the plan with that type and content"
 
 
 def a_slot_is_listed_with_the_weights() -> tuple[Bench, str]:
@@ -220,9 +226,7 @@ def test_entries_that_disagree_about_a_parameter_are_refused() -> None:
     def entries(item: GraphInput) -> None:
         other = Graph("forward", (item,), (), ("p",))
         pairs = {"train": _train(), "forward": other}
-        build_program(
-            {n: (graph, plan_entry(graph, FAKE_TARGET, name=n, ops=FAKE_OPS)) for n, graph in pairs.items()}
-        )
+        build_program({n: (graph, plan_entry(graph, FAKE_TARGET, name=n, ops=FAKE_OPS)) for n, graph in pairs.items()})
 
     item = next(item for item in _train().inputs if item.value.name == "p")
     with pytest.raises(PlanError, match=r"parameter %p is made of p\[0:16\] none in train and of other\[0:16\]"):

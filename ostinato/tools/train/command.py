@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ostinato.frontend.model import Model
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_text
 from ostinato.llm import LLM
@@ -39,7 +38,8 @@ _SHOWN = 8
 
 def train_command(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.toml", show_default=False, help="The configuration; docs/train.md shows one.")
+        Path,
+        typer.Argument(metavar="CONFIG.toml", show_default=False, help="The configuration; docs/train.md shows one."),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say whether a step fits, and where its bytes go; load nothing.")
@@ -92,7 +92,11 @@ def train_command(
 def _train(config: TrainConfig, name: str, resume: bool, as_json: bool) -> TrainReport:
     """The run, from opening the model to the picture of the loss."""
     checkpoints = Checkpoints(config.folder / CHECKPOINTS, keep=config.train.keep)
-    with checkpoints.locked(), progress(as_json) as shown, stoppable(lambda: notice("stopping after this step")) as stop:
+    with (
+        checkpoints.locked(),
+        progress(as_json) as shown,
+        stoppable(lambda: notice("stopping after this step")) as stop,
+    ):
         if not resume and (latest := checkpoints.latest()) is not None:
             raise ConfigError(
                 f"{config.folder} has a run that is at {latest.name}",
@@ -115,7 +119,9 @@ def _train(config: TrainConfig, name: str, resume: bool, as_json: bool) -> Train
         )
         resumed = run.done if resume and restore(run) else None
         if run.done > run.steps:
-            raise ConfigError(f"the run is at step {run.done}, past the {run.steps} steps asked for", hint="raise steps")
+            raise ConfigError(
+                f"the run is at step {run.done}, past the {run.steps} steps asked for", hint="raise steps"
+            )
         with _watched(config, run, shown, as_json) as metrics:
             outcome = run.train(stop)
         exported = None
@@ -157,7 +163,9 @@ def _watched(config: TrainConfig, run: Run, shown: Steps, as_json: bool) -> Iter
         speed = done * run.data.tokens_per_batch / made.seconds
         left = (run.steps - made.step) * made.seconds / done
         loss = "no number, skipped" if made.loss is None else f"{made.loss:.4f}"
-        text = f"step {made.step} of {run.steps}, loss {loss}, lr {made.learning_rate:.3g}, {count(round(speed))} tokens/s"
+        text = (
+            f"step {made.step} of {run.steps}, loss {loss}, lr {made.learning_rate:.3g}, {count(round(speed))} tokens/s"
+        )
         shown.advance(made.step, run.steps, f"{text}, {_clock(left)} left")
         if not (as_json or terminal) and (done % every == 0 or made.step == run.steps):
             notice(text)
