@@ -32,8 +32,8 @@ GATE = 1e-3
 class Worker:
     """A contender's process, running a module of this folder, and its line protocol."""
 
-    def __init__(self, kind: str, model: str, dtype: str, threads: int, module: str = "worker") -> None:
-        command = [sys.executable, "-m", f"benchmarks.{module}", kind, model, dtype, str(threads)]
+    def __init__(self, kind: str, model: str, dtype: str, threads: int, module: str = "worker", *more: str) -> None:
+        command = [sys.executable, "-m", f"benchmarks.{module}", kind, model, dtype, str(threads), *more]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ready = self._read()
 

@@ -162,9 +162,9 @@ def train_step(
     `loss` is "cross_entropy": the mean over the targets that are not -100, in float32. Without an `optimizer` the step gives loss and gradients. With
     `micro_batches` the batch is worked through in equal parts, whose gradients add up to those of the whole. `precision` "bf16" multiplies in bf16 and keeps
     float32 masters; "auto" is the checkpoint's. `dropout` zeroes that share of the embeddings and of what attention and feed-forward add. `frozen` are
-    patterns of weights that stay as they are. `keep_gradients` gives every gradient bytes of its own, to be read, bound and watched. `memory_limit` is the most that
-    activations and gradients may take (the arena): the head is cut into `chunks` for it unless you say how many, then values are computed again. `on_nan`:
-    a step whose loss (or norm of gradients, where they are clipped) is not finite changes nothing, and "raise"s or is "skip"ped and counted.
+    patterns of weights that stay as they are. `keep_gradients` gives every gradient bytes of its own, to be read, bound and watched. `memory_limit` is the
+    most that activations and gradients may take (the arena): the head is cut into `chunks` for it unless you say how many, then values are computed again.
+    `on_nan`: a step whose loss (or norm of gradients, where they are clipped) is not finite changes nothing, and "raise"s or is "skip"ped and counted.
     The other arguments are those of `ostinato.compile`.
 
     Raises `ConfigError` for arguments that cannot be used, `BoundsError` for more tokens than the model has positions, `DTypeError` for weights that cannot be

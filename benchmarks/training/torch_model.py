@@ -38,7 +38,7 @@ def read_checkpoint(folder: str) -> dict[str, Tensor]:
     return found
 
 
-class _Layer(nn.Module):
+class _Layer(nn.Module):  # type: ignore[misc] # torch is not checked
     def __init__(self, shape: Shape, tensors: dict[str, Tensor], prefix: str) -> None:
         super().__init__()
         self.shape = shape
@@ -64,16 +64,14 @@ class _Layer(nn.Module):
         turned = qkv[:, : heads + kv]
         turned = turned * cos + turned.roll(width // 2, -1) * sin
         q, k, v = turned[:, :heads], turned[:, heads:], qkv[:, heads + kv :]
-        mixed = F.scaled_dot_product_attention(
-            q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=heads != kv
-        )
+        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=heads != kv)
         x = x + F.linear(mixed.transpose(1, 2).reshape(batch, time, heads * width), self.out)
         y = F.rms_norm(x, (shape.hidden,), self.ffn_norm, shape.epsilon)
         gate, up = F.linear(y, self.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, self.down)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc] # torch is not checked
     """The loss of a batch: token ids and targets [B,T]. With `recomputed` layers their activations are computed again in the backward (checkpointing)."""
 
     def __init__(self, folder: str, sequence: int, *, recomputed: int = 0) -> None:
@@ -93,10 +91,8 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor, target: Tensor) -> Tensor:
         x = F.embedding(ids, self.embedding)
         for number, layer in enumerate(self.layers):
-            if number < self.recomputed:
-                x = checkpoint(layer, x, self.cos, self.sin, use_reentrant=False)
-            else:
-                x = layer(x, self.cos, self.sin)
+            given = (x, self.cos, self.sin)
+            x = checkpoint(layer, *given, use_reentrant=False) if number < self.recomputed else layer(*given)
         x = F.rms_norm(x, (self.shape.hidden,), self.norm, self.shape.epsilon)
         logits = F.linear(x, self.head)
         return F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), ignore_index=-100)

@@ -67,7 +67,7 @@ class TorchTraining:
         if self._device != "cuda":
             return -1
         parameters = sum(p.numel() * p.element_size() for p in self._model.parameters())
-        return int(torch.cuda.max_memory_allocated()) - 4 * parameters
+        return int(torch.cuda.max_memory_allocated() - 4 * parameters)
 
     def _step(self) -> None:
         assert self._batch is not None

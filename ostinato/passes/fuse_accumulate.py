@@ -1,9 +1,9 @@
 """Contributions to one gradient come together in its bytes: a product that is added to something is added by the product itself, and the rows that an embedding
 gives back are added to the gradient of its table where they belong.
 
-The gradient of what several projections read is a sum of products, that of a tied head a sum of a product and of rows: each term but the first would be written,
-read again and added. What is added to must be nobody else's: it is made by a node, and the sum is all that reads it. Reshapes lie between products, which are of
-matrices, and gradients, which have the axes of their values; the sum moves in front of them.
+The gradient of what several projections read is a sum of products, that of a tied head a sum of a product and of rows: each term but the first would be
+written, read again and added. What is added to must be nobody else's: it is made by a node, and the sum is all that reads it. Reshapes lie between products,
+which are of matrices, and gradients, which have the axes of their values; the sum moves in front of them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Sums:
         attrs = {key: value for key, value in of.maker.attrs.items() if key not in ("dtype", "rows")}
         fused = new_node(_IN_PLACE[of.maker.op], (place, *of.maker.operands), (result,), attrs, total.location)
         self._types[result.name] = found
-        gone = [of.maker, *of.views, *(view for view in into.views if place not in (kept, view.name) and not before)]
+        gone = [of.maker, *of.views, *([] if before else into.views[: chain.index(place)])]
         if not infers(fused, self._types) or not self._levels.allow(fused, (of.maker,), self._types, (total, *gone)):
             return None
         self._gone.update(node.name for node in gone)

@@ -1,7 +1,7 @@
 """What else reaches the input of a norm is added by the norm's backward itself, which writes the sum instead of reading its own result once more.
 
-That is every norm of a residual block: the gradient of the stream passes the block by, and the block's own joins it behind the norm. The fused node stands where
-the norm's backward stood, so what is added has to be there by then.
+That is every norm of a residual block: the gradient of the stream passes the block by, and the block's own joins it behind the norm. The fused node stands
+where the norm's backward stood, so what is added has to be there by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import infers, overwritten_values, replace_nodes, sole_reader
+from ostinato.passes.rewrite import infers, replace_nodes, sole_reader
 
 __all__ = ["FuseNormBackward"]
 
@@ -35,7 +35,6 @@ class FuseNormBackward:
     def apply(self, graph: Graph, target: Target) -> Graph:
         levels = Levels(graph, target, self.choice)
         index = {value.name: place for place, node in enumerate(graph.nodes) for value in node.results}
-        overwritten = overwritten_values(graph)
         replaced: dict[str, Node | None] = {}
         for node in graph.nodes:
             if node.op not in _SUMS:
@@ -46,9 +45,6 @@ class FuseNormBackward:
                     continue
                 fused = _with_addend(norm, added, node)
                 if fused is None or index.get(added or "", -1) > index[norm.name]:
-                    continue
-                # where the sum went into the bytes of what is added, nobody overwrites these any more; where another does, it does so behind the sum
-                if overwritten.intersection(norm.operands):
                     continue
                 if infers(fused, graph.types) and levels.allow(fused, (norm,), also=(node,)):
                     replaced.update({norm.name: fused, node.name: None})

@@ -19,13 +19,16 @@ from ostinato.passes.cse import Cse
 from ostinato.passes.dead_code import DeadCode
 from ostinato.passes.fold_constants import FoldConstants
 from ostinato.passes.fold_scale import FoldScale
+from ostinato.passes.fuse_accumulate import FuseAccumulate
 from ostinato.passes.fuse_add_norm import FuseAddNorm
 from ostinato.passes.fuse_attention import FuseAttention
 from ostinato.passes.fuse_group import FuseGroup
+from ostinato.passes.fuse_norm_backward import FuseNormBackward
 from ostinato.passes.fuse_products import FuseBias, FuseNorm, FuseResidual
 from ostinato.passes.fuse_qkv import FuseQkv
 from ostinato.passes.fuse_rope_bias import FuseRopeBias
 from ostinato.passes.fuse_rope_store import FuseQkvRopeStore, FuseRopeStore
+from ostinato.passes.fuse_saved_attention import FuseSavedAttention
 from ostinato.passes.fuse_swiglu import FuseSwiglu
 from ostinato.passes.gate import Gate
 from ostinato.passes.policy import named_policy
@@ -112,6 +115,11 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         FuseAddNorm(options.choice),  # takes the sums and norms that no projection took
         FuseRopeBias(options.choice),  # before fuse_attention, which reads heads in the order that this gives them
         FuseAttention(options.choice),
+        FuseSavedAttention(options.choice),  # after fuse_attention, which makes attention of its parts
+        FuseNormBackward(
+            options.choice
+        ),  # before fuse_accumulate, so that sums with a norm's gradient are none of products
+        FuseAccumulate(options.choice),  # takes the sums of gradients that are left
         AssignLayout(options.choice),  # after fusion fixed the producers
         SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
         Gate(),

@@ -1,12 +1,14 @@
 """Casts go to where they cost nothing: the node that makes a value writes it in the dtype in which it is read.
 
 A node whose result dtype may be chosen computes in float32 and rounds once, so writing a narrower dtype gives the bits of a cast behind it. That holds where
-the value is float32 and the cast is all that reads it; views in between change their dtype with it. Casts of casts are canonicalize's.
+the value is float32 and the cast is all that reads it; views in between change their dtype with it. Where a node has one dtype for several results, all of them
+are cast, or none. Casts of casts are canonicalize's.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -37,14 +39,24 @@ class SinkCasts:
         levels = Levels(graph, target, self.choice)
         replaced: dict[str, Node] = {}
         renamed: dict[str, str] = {}
-        for node in graph.nodes:
-            chain = _chain(graph, node) if node.op == "cast" and node.name not in graph.outputs else []
-            sunk = _sunk(graph, chain, node)
-            if sunk and levels.allow(sunk[0], (chain[0],), also=(node,)):
+        for maker, casts in _casts_of_makers(graph):
+            sunk = _sunk(graph, maker, casts)
+            if sunk and levels.allow(sunk[0], (maker,), also=tuple(casts.values())):
                 replaced.update((new.name, new) for new in sunk)
-                renamed[node.name] = node.operands[0] or ""
+                renamed.update((cast.name, cast.operands[0] or "") for cast in casts.values())
         nodes = (replaced.get(node.name, node) for node in graph.nodes if node.name not in renamed)
         return rebuilt(graph, [renamed_operands(node, renamed) for node in nodes])
+
+
+def _casts_of_makers(graph: Graph) -> list[tuple[Node, dict[str, Node]]]:
+    """Nodes whose results are cast and not read otherwise, with the cast at the end of each such result, by the result's name."""
+    found: dict[str, tuple[Node, dict[str, Node]]] = {}
+    for node in graph.nodes:
+        chain = _chain(graph, node) if node.op == "cast" and node.name not in graph.outputs else []
+        if chain:
+            read = (*chain[1:], node)[0].operands[0] or ""
+            found.setdefault(chain[0].name, (chain[0], {}))[1][read] = node
+    return list(found.values())
 
 
 def _chain(graph: Graph, cast: Node) -> list[Node]:
@@ -62,22 +74,22 @@ def _chain(graph: Graph, cast: Node) -> list[Node]:
         reader = node
 
 
-def _sunk(graph: Graph, chain: list[Node], cast: Node) -> list[Node]:
-    """The chain in the cast's dtype, empty where its first node cannot write this or would write other results so too."""
-    chosen = chain and any(spec.name == "dtype" and spec.default is not None for spec in OP[chain[0].op].attrs)
-    if not chosen or graph.types[cast.operands[0] or ""].dtype is not DType.F32:
+def _sunk(graph: Graph, maker: Node, casts: Mapping[str, Node]) -> list[Node]:
+    """The maker and the views behind it in the dtype of the casts, empty where it cannot write this or would write other results so too."""
+    (dtype, *others) = {cast.results[0].type.dtype for cast in casts.values()}
+    chosen = any(spec.name == "dtype" and spec.default is not None for spec in OP[maker.op].attrs)
+    if others or not chosen or any(graph.types[name].dtype is not DType.F32 for name in casts):
         return []
-    first = with_attr(chain[0], "dtype", cast.results[0].type.dtype.value)
+    views = [node for cast in casts.values() for node in _chain(graph, cast)[1:]]
     types = ChainMap[str, TensorType]({}, dict(graph.types))
     made: list[Node] = []
-    for node in (first, *chain[1:]):
+    for node in (with_attr(maker, "dtype", dtype.value), *views):
         try:
             found = infer(node.op, node.operands, node.attrs, types)
         except OstinatoError:
             return []
         made.append(with_types(node, [tensor.with_layout(None) for tensor in found]))
         types.update((value.name, value.type) for value in made[-1].results)
-    read = chain[1].operands[0] if len(chain) > 1 else cast.operands[0]
-    others = (value for value in made[0].results if value.name != read)
-    fits = all(value.type == graph.types[value.name] for value in others)
-    return made if fits and types[cast.operands[0] or ""] == cast.results[0].type else []
+    kept = all(value.type == graph.types[value.name] for value in made[0].results if value.name not in casts)
+    fits = all(types[cast.operands[0] or ""] == cast.results[0].type for cast in casts.values())
+    return made if kept and fits else []

@@ -27,6 +27,7 @@ import typer
 from ostinato.ir.errors import (
     ConfigError,
     DeviceUnavailable,
+    NonFiniteLoss,
     OstinatoError,
     PlanError,
     StaleArtifact,
@@ -73,6 +74,13 @@ COMMANDS = (
         _RUN,
         "run_command",
         "Complete a prompt, answer it or converse with --chat; text is printed as it is made. An encoder prints the embedding, or how alike prompts are.",
+    ),
+    Command(
+        "train",
+        "Run",
+        "ostinato.tools.train.command",
+        "train_command",
+        "Train a model from a configuration file; Ctrl-C saves a checkpoint, --resume goes on with the same bits.",
     ),
     Command(
         "bench",
@@ -183,7 +191,8 @@ def exit_code(error: OstinatoError) -> int:
     """The exit code that an error on purpose ends the process with."""
     if isinstance(error, DeviceUnavailable):
         return EXIT_NO_DEVICE
-    return EXIT_FAILED if isinstance(error, PlanError | VerificationError | StaleArtifact) else EXIT_USAGE
+    failed = PlanError | VerificationError | StaleArtifact | NonFiniteLoss
+    return EXIT_FAILED if isinstance(error, failed) else EXIT_USAGE
 
 
 def _set_up_process() -> None:

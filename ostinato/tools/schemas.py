@@ -21,6 +21,7 @@ from ostinato.tools.evidence.report import (
 )
 from ostinato.tools.report import Report
 from ostinato.tools.schemas_passes import ExplainReport, PassesReport
+from ostinato.tools.train.report import TrainPlanReport, TrainReport
 
 __all__ = [
     "REPORTS",
@@ -51,6 +52,8 @@ __all__ = [
     "Report",
     "RunReport",
     "TokenChoice",
+    "TrainPlanReport",
+    "TrainReport",
     "Verdict",
     "ViewReport",
 ]
@@ -466,6 +469,8 @@ REPORTS: Mapping[str, type[Report]] = {
     "placement": PlacementReport,
     "plan": PlanReport,
     "run": RunReport,
+    "train": TrainReport,
+    "train_plan": TrainPlanReport,
     "tune": TuneReport,
     "view": ViewReport,
 }

@@ -14,7 +14,6 @@ UNAVAILABLE: Mapping[str, str] = {
     "diff": "compare two plans, graphs or artifacts",
     "repro": "reduce a failing case to a file that reproduces it",
     "serve": "serve a model over HTTP",
-    "train": "train from a configuration file",
 }
 """Command name -> what it will do."""
 

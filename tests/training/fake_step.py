@@ -10,6 +10,7 @@ import numpy as np
 from ostinato.frontend.model import Model
 from ostinato.ir.types import Array
 from ostinato.runtime.training.optimizer import Optimizer
+from ostinato.runtime.weights import Progress
 from ostinato.tools.train.config import TrainConfig
 
 __all__ = ["FakeResult", "FakeStep", "make_fake_step"]
@@ -36,9 +37,10 @@ class FakeStep:
         self._step = np.zeros(1, np.int32)
         self._lr = lr
 
-    def __call__(self, input_ids: Array, target: Array) -> FakeResult:
+    def __call__(self, number: int, input_ids: Array, target: Array) -> FakeResult:
         drive = np.float32(input_ids.mean() - target.std())
         self._step += 1
+        assert number == self._step[0]
         for name, value in self._parameters.items():
             first = self._first[f"first.{name}"]
             first *= np.float32(0.9)
@@ -58,6 +60,6 @@ class FakeStep:
         self._step = np.array(state["step"])
 
 
-def make_fake_step(config: TrainConfig, model: Model, optimizer: Optimizer) -> FakeStep:
-    del config
+def make_fake_step(config: TrainConfig, model: Model, optimizer: Optimizer, progress: Progress) -> FakeStep:
+    del config, progress
     return FakeStep(model, optimizer.lr)

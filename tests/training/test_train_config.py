@@ -130,8 +130,7 @@ def data_config(folder: Path, section: str) -> TrainConfig:
 def small(folder: Path) -> Model:
     model = new_model(folder / "base", SMALL)
     (folder / "base" / "chat_template.jinja").write_text(
-        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
-        "{% if add_generation_prompt %}a:{% endif %}"
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
     )
     model.checkpoint.close()
     return load(folder / "base")

@@ -7,7 +7,6 @@ is no finite number changes nothing; with the policy "raise" no step is submitte
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import ConfigError, InputError, OstinatoError
+from ostinato.ir.errors import ConfigError, InputError, WeightsError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
-from ostinato.runtime.device import Device, Ring
+from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import SharedRegions
-from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import PlannedRunner, Runner
 from ostinato.runtime.training.accumulation import Accumulation, accumulations_of
 from ostinato.runtime.training.addresses import AddressTable, addresses_of
 from ostinato.runtime.training.checks import index_limits
 from ostinato.runtime.training.gradients import GradientEvent, Gradients, Hook
+from ostinato.runtime.training.pipeline import StepPipeline
 from ostinato.runtime.training.results import LOSS, NAN_POLICIES, StepResult
 from ostinato.runtime.training.runners import CutCapturedRunner, CutEagerRunner, CutPlannedRunner
 
@@ -66,8 +65,7 @@ class TrainOptions:
 class TrainExecutable(Executable):
     """An executable with an entry `train`. `standing` are inputs that stay until they are replaced: settings of the optimizer, the seed of dropout.
 
-    The input `counter` is the number of the step unless it is given. Reading `skipped` waits for nothing: it counts the steps that are known to have changed
-    nothing.
+    The input `counter` is the number of the step unless it is given.
     """
 
     def __init__(
@@ -92,11 +90,9 @@ class TrainExecutable(Executable):
         self._gradients = Gradients(self.plan, self._graph, device, self.regions, stream)
         self._standing: dict[str, Any] = {}
         self._number = 0
-        self._way: deque[StepResult] = deque()
-        self._queue: Replays | None = None
-        self._uploaded: Ring | None = None
+        self._works_ahead = self.regions.stream is not None
+        self._steps = StepPipeline(self.plan, self.options.depth if self._works_ahead else 1, self.read_back)
         self._kept: Mapping[str, Array] = {}
-        self.skipped = 0
         self.runs = 0
         for name, value in (standing or {}).items():
             self.keep_input(name, value)
@@ -116,7 +112,12 @@ class TrainExecutable(Executable):
     @property
     def pending(self) -> int:
         """Steps whose results the host does not have yet."""
-        return len(self._way)
+        return self._steps.pending
+
+    @property
+    def skipped(self) -> int:
+        """Steps that are known to have changed nothing."""
+        return self._steps.skipped
 
     @property
     def read_back(self) -> tuple[str, ...]:
@@ -147,8 +148,9 @@ class TrainExecutable(Executable):
             checked = check_inputs(self.plan, given)
             self._limits.check(checked)
             self._gradients.check_addresses()
-            while len(self._way) >= self.options.depth:
-                self._take_first(raises=True)
+            while self._steps.pending >= self._steps.depth:
+                if (failed := self._steps.take().failed) is not None:
+                    raise failed
             runner = self.runner(TRAIN)
             result = StepResult(number, self.options.nan_policy, self._await)
             self._gradients.step = number
@@ -160,73 +162,33 @@ class TrainExecutable(Executable):
                 raise result.failed
             return result
 
+    def __call__(self, input_ids: Any, target: Any) -> StepResult:
+        """`step` on a batch of token ids and targets, both int32 or int64 [B,T]."""
+        return self.step(input_ids=input_ids, target=target)
+
     def finish(self) -> None:
         """Waits for all steps that were submitted. Raises what the first of them met that nobody was told of, when all are done."""
         with Executable.exclusive(self):
-            self._drain(raises=True)
+            if (failed := self._steps.drain()) is not None:
+                raise failed
 
     def _run(self, runner: Runner, inputs: Mapping[str, Array], result: StepResult) -> None:
         if isinstance(runner, PlannedRunner) and not isinstance(runner, GuardedRunner) and self._observer is None:
-            self._submit(runner, inputs, result)
-            if self.regions.stream is None:
-                self._take_first(raises=False)
+            self._steps.submit(runner, inputs, result)
+            if not self._works_ahead:
+                self._steps.take()
             return
         for name, array in inputs.items():
             runner.inputs[name][...] = array
         wanted = self._graph.outputs if self.mode == "reference" else self.read_back
         found = {name: np.array(array) for name, array in runner.run(tuple(dict.fromkeys(wanted))).items()}
         self._kept = found
-        self._settle(result, {name: found[name] for name in self.read_back}, None)
-
-    def _submit(self, runner: PlannedRunner, inputs: Mapping[str, Array], result: StepResult) -> None:
-        if self._queue is None:
-            self._queue = runner.replays(self.read_back, self.options.depth)
-            first = min((binding.range.offset for binding in self.plan.inputs), default=0)
-            if self.regions.stream is not None and self.options.depth > 1 and self.plan.io_bytes:
-                # the copy back of a byte tells when the inputs have gone over, and the host may write the next ones
-                self._uploaded = self.regions.window.ring(first, first + 1, 1)
-        if self._uploaded is not None and self._way:
-            self._uploaded.wait(0)
-        for name, array in inputs.items():
-            runner.inputs[name][...] = array
-        runner.loaded.exchange.give()
-        if self._uploaded is not None:
-            self._uploaded.fetch(0)
-        self._queue.submit()
-        self._way.append(result)
+        self._steps.settle(result, {name: found[name] for name in self.read_back})
 
     def _await(self, result: StepResult) -> None:
         with Executable.exclusive(self, wait=True):
             while not result.ready:
-                self._take_first(raises=False)
-
-    def _take_first(self, *, raises: bool) -> None:
-        """Settles the first step that is on its way; with `raises`, raises what it met."""
-        assert self._queue is not None
-        first = self._way[0]
-        found: Mapping[str, Array] | None = None
-        error: BaseException | None = None
-        try:
-            found = self._queue.take()
-        except OstinatoError as caught:
-            error = caught
-        self._way.popleft()
-        self._settle(first, found, error)
-        if raises and first.failed is not None:
-            raise first.failed
-
-    def _settle(self, result: StepResult, found: Mapping[str, Array] | None, error: BaseException | None) -> None:
-        result.settle(found, error)
-        self.skipped += result.skipped
-
-    def _drain(self, *, raises: bool) -> None:
-        failed: BaseException | None = None
-        while self._way:
-            first = self._way[0]
-            self._take_first(raises=False)
-            failed = failed or first.failed
-        if raises and failed is not None:
-            raise failed
+                self._steps.take()
 
     # gradients
 
@@ -239,7 +201,7 @@ class TrainExecutable(Executable):
         """A copy of a parameter's gradient of the last step, float32, as it was before it was clipped. Raises what `bind_grad_buffer` raises for names."""
         with Executable.exclusive(self):
             binding = self._gradients.binding(name)
-            self._drain(raises=False)
+            self._steps.drain()
             return np.array(self._kept[binding.name]) if self.mode == "reference" else self._gradients.read(name)
 
     def bind_grad_buffer(self, name: str, buffer: Any, *, zero: bool = True) -> None:
@@ -262,14 +224,14 @@ class TrainExecutable(Executable):
         """Gives the gradient its own memory again, which is zero until the next step; the caller's keeps what it has. Raises `LifecycleError` where nothing is
         bound."""
         with self.exclusive():
-            self._drain(raises=False)
+            self._steps.drain()
             self._gradients.unbind(name)
             self._remake()
 
     def zero_grad(self) -> None:
         """Zeroes all kept gradients where they lie; no address changes. Steps do not need it: the first contribution replaces what is there."""
         with self.exclusive():
-            self._drain(raises=False)
+            self._steps.drain()
             for name in self._gradients.names:
                 self._gradients.zero(name)
             self._kept = {name: np.zeros_like(array) for name, array in self._kept.items()}
@@ -317,9 +279,9 @@ class TrainExecutable(Executable):
 
     def _remake(self) -> None:
         """Lets go of the runner: the next step makes one for what has changed."""
-        self._drain(raises=False)
+        self._steps.drain()
+        self._steps.forget()
         self._runners.pop(TRAIN, None)
-        self._queue, self._uploaded = None, None
 
     # what can be counted
 
@@ -356,7 +318,7 @@ class TrainExecutable(Executable):
     def reset_state(self) -> None:
         """Parameters as the checkpoint has them, moments and the count of steps zero, and the next step is the first."""
         with Executable.exclusive(self):
-            self._drain(raises=False)
+            self._steps.drain()
         super().reset_state()
         self._number = 0
 
@@ -365,6 +327,30 @@ class TrainExecutable(Executable):
         super().write_states(values)
         if STEP in values and STEP in self.state_names:
             self._number = int(np.asarray(values[STEP]).reshape(-1)[0])
+
+    def parameters(self) -> Mapping[str, Array]:
+        """Copies of all parameters by the names of their tensors in the checkpoint, each in its widest dtype here."""
+        with Executable.exclusive(self):
+            return {name: self._state.read(name) for name in self._state.parameters}
+
+    def optimizer_state(self) -> Mapping[str, Array]:
+        """Copies of what steps update beside the parameters: moments, and the count of steps that were applied."""
+        with Executable.exclusive(self):
+            return {item.name: self._state.read(item.name) for item in self.program.plan.state}
+
+    def load(self, parameters: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Goes on from what `parameters` and `optimizer_state` gave: all of it or, where something is missing, unknown or does not fit, nothing.
+
+        Raises `WeightsError` for names that are missing or that nothing here has, and what `write_states` raises.
+        """
+        given, known = {**parameters, **state}, set(self.state_names)
+        missing, unknown = sorted(known - set(given)), sorted(set(given) - known)
+        if missing or unknown:
+            raise WeightsError(
+                f"expected every parameter and state; missing are {missing[:5] or 'none'}, unknown are {unknown[:5] or 'none'}",
+                hint="load what a step of the same model and optimizer gave",
+            )
+        self.write_states(given)
 
     @property
     def _own_options(self) -> Mapping[str, Any]:

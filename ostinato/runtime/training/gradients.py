@@ -179,7 +179,7 @@ class Gradients:
         found = self._bindings.get(name)
         if found is not None:
             return found
-        if not isinstance(name, str) or name not in self._graph.types:
+        if name not in self._graph.types:
             raise InputError(
                 f"no parameter is called {name!r}", hint=f"gradients are kept of {', '.join(self.names) or 'none'}"
             )

@@ -18,7 +18,7 @@ from ostinato.runtime.sampling import SamplingParams
 from ostinato.runtime.training.checkpoint import Checkpoints
 from ostinato.tools.console import Steps, count, emit_json, milliseconds, notice, output, progress, size, table
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, JsonOption
-from ostinato.tools.programs import show_regions
+from ostinato.tools.programs import LoadProgress, show_regions
 from ostinato.tools.train.config import TrainConfig, read_config
 from ostinato.tools.train.curve import curve_to_svg
 from ostinato.tools.train.data import batches_of
@@ -106,7 +106,7 @@ def _train(config: TrainConfig, name: str, resume: bool, as_json: bool) -> Train
         model, optimizer = opened(config), config.made_optimizer()
         data = batches_of(config, model)
         shown.begin("planning and loading")
-        step = make_step(config, model, optimizer)
+        step = make_step(config, model, optimizer, LoadProgress(shown))
         run = Run(
             step=step,
             data=data,

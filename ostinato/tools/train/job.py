@@ -26,6 +26,7 @@ from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.files import write_text
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
+from ostinato.runtime.training.checkpoint import Checkpoints
 from ostinato.runtime.training.optimizer import Optimizer
 from ostinato.runtime.training.record import json_hash
 from ostinato.tools.train.config import NewModel, TrainConfig
@@ -53,11 +54,14 @@ def opened(config: TrainConfig) -> Model:
     made_of = json_hash([new.model_dump(), texts])
     mark = config.folder / _MARK
     if folder.exists():
-        if not mark.is_file() or read_json(mark, "mark of a new model").get("made_of") != made_of:
+        ours = mark.is_file()
+        if ours and read_json(mark, "mark of a new model").get("made_of") == made_of:
+            return load(folder)
+        if not ours or Checkpoints(config.folder / CHECKPOINTS).latest() is not None:
             raise ConfigError(
                 f"{folder} was made from another configuration", hint="name another train.folder, or remove that one"
             )
-        return load(folder)
+        shutil.rmtree(folder)  # nothing was learned yet
     write_text(mark, f'{{"made_of": "{made_of}"}}\n')
     return _made(folder, new, texts)
 

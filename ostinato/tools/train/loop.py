@@ -42,9 +42,9 @@ class Result(Protocol):
 
 
 class Step(Protocol):
-    """A whole training step, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's state."""
+    """A whole training step, number `number` of the run from 1, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's state."""
 
-    def __call__(self, input_ids: Array, target: Array) -> Result: ...
+    def __call__(self, number: int, input_ids: Array, target: Array) -> Result: ...
 
     def parameters(self) -> Mapping[str, Array]: ...
 
@@ -116,7 +116,7 @@ class Run:
 
         while self.done < self.steps and not stop():
             epoch = self.data.cursor.epoch
-            result = self.step(*self.data.peek())
+            result = self.step(self.done + 1, *self.data.peek())
             next(self.data)  # only now: a step that was refused has not used its batch up
             self.done += 1
             waiting.append((self.done, epoch, result))

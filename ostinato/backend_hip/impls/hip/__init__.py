@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ostinato.backend_hip.impls.hip.attention import ATTENTION_ROWS
 from ostinato.backend_hip.impls.hip.attention_backward import ATTENTION_BACKWARD_ROWS
+from ostinato.backend_hip.impls.hip.attention_parts_backward import ATTENTION_PART_BACKWARD_ROWS
 from ostinato.backend_hip.impls.hip.elementwise import ELEMENTWISE_ROWS
 from ostinato.backend_hip.impls.hip.elementwise_backward import ELEMENTWISE_BACKWARD_ROWS
 from ostinato.backend_hip.impls.hip.few_rows import FEW_ROWS_ROWS
@@ -37,6 +38,7 @@ HIP_ROWS: tuple[Impl, ...] = (
     *ROPE_STORE_ROWS,
     *ATTENTION_ROWS,
     *ATTENTION_BACKWARD_ROWS,
+    *ATTENTION_PART_BACKWARD_ROWS,
     *ELEMENTWISE_ROWS,
     *MOVEMENT_ROWS,
     *REDUCE_ROWS,

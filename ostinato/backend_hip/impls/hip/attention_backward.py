@@ -26,6 +26,8 @@ _FILE = "attention/backward"
 _THREADS = 128
 _HELD = (1, 2, 8)
 """Elements of the head width that a thread holds; the last one is enough for the widest head."""
+_SHARES = 16
+"""Blocks that share the keys of a key-value head of an encoder."""
 _TICKETS = 1023
 """Tiles of keys that blocks can share, as kernels/device.h has it."""
 _LAYOUTS = (("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD")))
@@ -105,6 +107,28 @@ def _causal_operands(site: CallSite) -> str | None:
     return first_reason(
         need_dtype("y", site.operand(4), FLOATS), need_dtype("log_sum", site.operand(5), (DType.F32,))
     )
+
+
+def _bidirectional_params(site: CallSite) -> Params:
+    tokens, heads, width = site.operand(1).static_shape
+    sizes = (tokens, heads, site.operand(2).static_shape[1], width, site.operand(5).elements)
+    return (*sizes, site.real("scale"), _SHARES, *_strides(site, 1, 3))
+
+
+def _bidirectional_launch(site: CallSite) -> Launch:
+    tokens, heads, _ = site.operand(1).static_shape
+    return row_launch(tokens * heads + site.operand(2).static_shape[1] * _SHARES, _THREADS)
+
+
+def _bidirectional_workspace(site: CallSite) -> int:
+    """Two numbers a token and head for each block of keys."""
+    tokens, heads, _ = site.operand(1).static_shape
+    return DType.F32.nbytes(2 * _SHARES * tokens * heads)
+
+
+def _indices(site: CallSite) -> str | None:
+    names = enumerate(("row_of_token", "start", "length"), 4)
+    return first_reason(*(need_dtype(name, site.operand(index), (DType.I32,)) for index, name in names))
 
 
 _TILE = 16
@@ -209,4 +233,17 @@ ATTENTION_BACKWARD_ROWS = (
     ),
     _CAUSAL,
     *(_on_matrix_units(_CAUSAL, wave) for wave in WAVES),
+    replace(
+        readable(
+            "attention_bidirectional_backward",
+            ("gradient", "q", "k", "v", "row_of_token", "start", "length", "count", *_RESULTS, "workspace"),
+            _kernel("attention_bidirectional_backward", 1),
+            _bidirectional_params,
+            _bidirectional_launch,
+            all_of(_gradients, _operands(1, "q", "k", "v"), _indices),
+            exactness=Exactness.TOLERANCE,
+        ),
+        strided=frozenset({"q", "k", "v"}),
+        workspace=_bidirectional_workspace,
+    ),
 )

@@ -1,11 +1,11 @@
-"""Rows of the rotary embedding, for GPUs. The rotations write natural order or, in a row of their own, head-major memory."""
+"""Rows of the rotary embedding and of its gradient, for GPUs. The rotations write natural order or, in a row of their own, head-major memory."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of
+from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, counts_entries, element_launch, entries, readable
 from ostinato.backend_hip.impls.rotary import (
     dynamic_dtypes,
@@ -18,6 +18,7 @@ from ostinato.backend_hip.impls.rotary import (
 )
 from ostinato.ir.step import Launch
 from ostinato.ir.target import NATURAL, CallSite, Impl
+from ostinato.ir.types import DType
 
 __all__ = ["ROTARY_ROWS"]
 
@@ -99,6 +100,33 @@ def _rope(op: str) -> tuple[Impl, ...]:
     return (row, head_major_row)
 
 
+def _back_accepts(site: CallSite) -> str | None:
+    """A gradient of float32, float32 tables, and a float result."""
+    return first_reason(
+        need_dtype("gradient", site.operand(0), (DType.F32,)),
+        need_dtype("cos", site.operand(1), (DType.F32,)),
+        need_dtype("sin", site.operand(2), (DType.F32,)),
+        need_dtype("y", site.results[0], FLOATS),
+    )
+
+
+def _back_params(site: CallSite) -> Params:
+    """Units of work, H, D, half."""
+    half = site.operand(1).static_shape[-1]
+    return (*_units(site, half), *site.operand(0).static_shape[-2:], half)
+
+
+def _turned_back(op: str) -> Impl:
+    return readable(
+        op,
+        ("gradient", "cos", "sin", "count", "y"),
+        by_dtypes(_FILE, op, result=0),
+        _back_params,
+        lambda site: element_launch(math.prod(_units(site, site.operand(1).static_shape[-1]))),
+        _back_accepts,
+    )
+
+
 def _bias_params(site: CallSite) -> Params:
     return (*site.operand(0).static_shape, site.operand(2).static_shape[-1])
 
@@ -137,5 +165,15 @@ ROTARY_ROWS = (
         _bias_params,
         _bias_launch,
         rope_bias_dtypes,
+    ),
+    _turned_back("rope_split_half_backward"),
+    _turned_back("rope_interleaved_backward"),
+    readable(
+        "rope_split_half_bias_bthd_backward",
+        ("gradient", "cos", "sin", "count", "y"),
+        by_dtypes(_FILE, "rope_bias_backward", result=0),
+        lambda site: (*site.operand(0).static_shape, site.operand(1).static_shape[-1]),
+        _bias_launch,
+        _back_accepts,
     ),
 )

@@ -153,3 +153,56 @@ DEVICE void rope_bias(const X* x, const f32* bias, const f32* cosine, const f32*
         narrow(b, to[half + item]);
     }
 }
+
+// Gradients: what turned a pair turns it back with the sine's other sign. gradient and y [.., heads, width]; units as
+// above.
+template <class Y, class Place>
+DEVICE void rope_back(const f32* gradient, const f32* cosine, const f32* sine, const i32* count, Y* y, i64 entries,
+                      i64 inner, i64 heads, i64 width, i64 half, Place place) {
+    const i64 items = width - half, end = valid_rows(count, entries) * inner;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        const i64 item = i % items, head = i / items, row = head / heads;
+        const f32* const from = gradient + head * width;
+        Y* const to = y + head * width;
+        if (item >= half) {
+            narrow(from[half + item], to[half + item]);
+            continue;
+        }
+        const i64 first = place.first(item, half), second = place.second(item, half);
+        f32 a = from[first], b = from[second];
+        turn(a, b, cosine[row * half + item], -sine[row * half + item]);
+        narrow(a, to[first]);
+        narrow(b, to[second]);
+    }
+}
+
+template <class Y>
+DEVICE void rope_split_half_backward(const f32* gradient, const f32* cosine, const f32* sine, const i32* count, Y* y,
+                                     i64 entries, i64 inner, i64 heads, i64 width, i64 half, Status) {
+    rope_back(gradient, cosine, sine, count, y, entries, inner, heads, width, half, SplitHalf());
+}
+
+template <class Y>
+DEVICE void rope_interleaved_backward(const f32* gradient, const f32* cosine, const f32* sine, const i32* count, Y* y,
+                                      i64 entries, i64 inner, i64 heads, i64 width, i64 half, Status) {
+    rope_back(gradient, cosine, sine, count, y, entries, inner, heads, width, half, Interleaved());
+}
+
+// gradient [batches, heads, tokens, width], split-half, to [batches, tokens, heads, width].
+template <class Y>
+DEVICE void rope_bias_backward(const f32* gradient, const f32* cosine, const f32* sine, const i32* count, Y* y,
+                               i64 batches, i64 heads, i64 tokens, i64 width, i64 half, Status) {
+    const i64 items = width - half, end = valid_rows(count, batches) * tokens * heads * items;
+    for (i64 i = first_element(); i < end; i += element_step()) {
+        const i64 item = i % items, head = i / items % heads, row = i / items / heads;
+        const f32* const from = gradient + ((row / tokens * heads + head) * tokens + row % tokens) * width;
+        Y* const to = y + (row * heads + head) * width;
+        f32 b = from[half + item];
+        if (item < half) {
+            f32 a = from[item];
+            turn(a, b, cosine[row * half + item], -sine[row * half + item]);
+            narrow(a, to[item]);
+        }
+        narrow(b, to[half + item]);
+    }
+}

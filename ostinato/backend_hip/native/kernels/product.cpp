@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kScratchFloats = int64_t{kWorkerScratchBytes} / 4;
 constexpr int64_t kMostDepth = 384;                         // of a piece
+constexpr int64_t kDepthStep = 16;
 constexpr int64_t kBlockRows = 96;                          // of a at a time; whole tiles of every height
 constexpr int64_t kPanelColumns = int64_t{kTileVectors} * VW;
 constexpr int64_t kTileFloats = int64_t{kTileRows} * kPanelColumns;
@@ -30,10 +31,12 @@ constexpr int64_t kPad = 16;  // floats between rows of a in scratch: a power of
 constexpr int64_t kMostRows = 8192;
 constexpr int64_t kMostSummedRows = 1024;
 
-// Costs in multiplications that a tile does meanwhile, rough: of copying one element as it lies and turned, and of
-// handing out a unit.
+// Costs in multiplications that a tile does meanwhile, rough: of copying one element as it lies and turned, of fetching
+// it where its matrix is larger than caches are, and of handing out a unit.
 constexpr int64_t kCopyCost = 4;
 constexpr int64_t kTurnCost = 10;
+constexpr int64_t kFetchCost = 16;
+constexpr int64_t kCachedElements = 1 << 20;
 constexpr int64_t kUnitCost = 100000;
 constexpr double kLate = 0.1;  // of a unit
 constexpr int64_t kParts[] = {1, 2, 3, 4, 6, 8, 12, 16};  // units to try, of the fewest
@@ -129,17 +132,22 @@ struct Cut {
     int64_t sums() const { return summed ? rows * columns : 0; }
 };
 
+int64_t fetch_cost(int64_t rows, int64_t columns) {
+    const int64_t elements = area(rows, columns);
+    return elements < 0 || elements > kCachedElements ? kFetchCost : 0;
+}
+
 Cut cut(const DenseProduct& p) {
     Cut c = {};
     c.pieces = larger(1, ceil_div(p.depth, kMostDepth));
-    c.depth = larger(1, ceil_div(p.depth, c.pieces));
+    c.depth = round_up(ceil_div(larger(1, p.depth), c.pieces), kDepthStep);
     c.staged = p.a.turned || p.a.dtype != OST_F32;
     c.summed = c.pieces > 1 && p.y_dtype != OST_F32;
     const int64_t most_rows = c.summed ? kBlockRows : c.pieces > 1 ? kMostSummedRows : kMostRows;
     const int64_t room = kScratchFloats - kTileFloats - c.left();
     const int64_t most_columns = room / (c.depth + (c.summed ? kBlockRows : 0)) / kPanelColumns * kPanelColumns;
-    const int64_t a_cost = !c.staged ? 0 : p.a.turned ? kTurnCost : kCopyCost;
-    const int64_t b_cost = p.b.turned ? kTurnCost : kCopyCost;
+    const int64_t a_cost = (!c.staged ? 0 : p.a.turned ? kTurnCost : kCopyCost) + fetch_cost(p.rows, p.depth);
+    const int64_t b_cost = (p.b.turned ? kTurnCost : kCopyCost) + fetch_cost(p.depth, p.columns);
     const int64_t matrices = area(p.entries, p.each), threads = static_cast<int64_t>(p.pool->threads());
     const int64_t fewest_blocks = ceil_div(p.rows, most_rows), fewest_groups = ceil_div(p.columns, most_columns);
     double best = 0;
@@ -165,6 +173,15 @@ Cut cut(const DenseProduct& p) {
     return c;
 }
 
+// Rows [row, row + rows) and depth [k, k + depth) of a, as lines of memory that will be read soon.
+Stream fetch_ahead(const Stacked& a, int64_t entry, int64_t matrix, int64_t row, int64_t k, int64_t rows, int64_t depth,
+                   const char* (&lines)[kMostDepth]) {
+    const int64_t size = element_bytes(a.dtype), count = a.turned ? depth : rows;
+    const int64_t at = a.steps.to(entry, matrix) + (a.turned ? k * a.steps.line + row : row * a.steps.line + k);
+    for (int64_t i = 0; i < count; ++i) lines[i] = static_cast<const char*>(a.at) + (at + i * a.steps.line) * size;
+    return Stream(lines, count, (a.turned ? rows : depth) * size);
+}
+
 // One unit: rows [row, row + rows), columns [column, column + columns) of a matrix.
 template <class Y>
 void compute(const DenseProduct& p, const Cut& cut, int64_t entry, int64_t matrix, int64_t row, int64_t rows,
@@ -173,7 +190,7 @@ void compute(const DenseProduct& p, const Cut& cut, int64_t entry, int64_t matri
     float* const left = tile + kTileFloats;
     float* const sums = left + cut.left();
     float* const right = sums + cut.sums();
-    Stream none(nullptr, 0, 0);
+    const char* lines[kMostDepth];
     const int64_t place = p.y_steps.to(entry, matrix) + row * p.y_steps.line + column;
     Y* const y = static_cast<Y*>(p.y) + place;
     const Y* const start = p.start == nullptr ? nullptr : static_cast<const Y*>(p.start) + place;
@@ -196,12 +213,21 @@ void compute(const DenseProduct& p, const Cut& cut, int64_t entry, int64_t matri
                 a_line = p.a.steps.line;
                 a = static_cast<const float*>(p.a.at) + p.a.steps.to(entry, matrix) + (row + block) * a_line + k;
             }
+            // While these rows are multiplied, those of the next block are asked for, or of the next piece.
+            const int64_t next = block + kBlockRows;
+            Stream ahead(nullptr, 0, 0);
+            if (next < rows) {
+                ahead = fetch_ahead(p.a, entry, matrix, row + next, k, smaller(kBlockRows, rows - next), depth, lines);
+            } else if (!last) {
+                const int64_t deeper = k + depth, rest = smaller(cut.depth, p.depth - deeper);
+                ahead = fetch_ahead(p.a, entry, matrix, row, deeper, smaller(kBlockRows, rows), rest, lines);
+            }
             for (int64_t c = 0; c < columns; c += kPanelColumns) {
                 const int64_t wide = smaller(kPanelColumns, columns - c), vectors = ceil_div(wide, VW);
                 for_tiles(0, high, [&](int64_t r, int64_t count) {
                     multiply_rows(count, vectors,
                                   {a + r * a_line, a_line, right + c * depth, vectors * VW, tile, kPanelColumns, depth,
-                                   kMostDepth, nullptr, &none});
+                                   kMostDepth, nullptr, &ahead});
                     const int64_t at = block + r;
                     Y* const to = y + at * p.y_steps.line + c;
                     const Y* const from = start == nullptr ? nullptr : start + at * p.y_steps.line + c;
