@@ -157,7 +157,7 @@ def train_step(
     validate: str | None = None,
     progress: Progress | None = None,
 ) -> TrainStep:
-    """Compiles a whole training step of a decoder for batches of `batch` = (sequences, tokens each): forward, backward and optimizer as one plan and one replay.
+    """Compiles a whole training step of a decoder for batches of `batch` = (sequences, tokens each): forward, backward, optimizer as one plan and one replay.
 
     `loss` is "cross_entropy": the mean over the targets that are not -100, in float32. Without an `optimizer` the step gives loss and gradients. With
     `micro_batches` the batch is worked through in equal parts, whose gradients add up to those of the whole. `precision` "bf16" multiplies in bf16 and keeps

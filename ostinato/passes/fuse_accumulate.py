@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ostinato.ir.graph import Graph, Node, Value
+from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
@@ -125,5 +126,5 @@ class _Sums:
 
 
 def _reshape(source: str, result: Value, total: Node) -> Node:
-    attrs = {"shape": result.type.static_shape, "axes": "".join(axis or "_" for axis in result.type.axes)}
+    attrs: dict[str, Attr] = {"shape": result.type.static_shape, "axes": "".join(axis or "_" for axis in result.type.axes)}
     return new_node("reshape", (source,), (result,), attrs, total.location)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ostinato.ir.derivative import NotDifferentiable
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.rules import (
@@ -38,6 +39,7 @@ _TOLERANCE = Tolerance(
     0,
     "float64 cosine and sine rounded once: libraries differ by at most one unit in the last place of float32",
 )
+_FIXED = NotDifferentiable("frequencies belong to the configuration of a model, none is trained")
 
 
 def _require_positive(site: Site, *names: str) -> None:
@@ -198,6 +200,7 @@ ROTARY_TABLE = define(
     _TOLERANCE,
     attrs=(_SCALE,),
     cost=cost_per_element(3),
+    derivative=_FIXED,
 )
 
 ROTARY_TABLE_DYNAMIC = define(
@@ -230,4 +233,5 @@ ROTARY_TABLE_LONGROPE = define(
     _TOLERANCE,
     attrs=(AttrSpec("original_positions", int), _SCALE),
     cost=cost_per_element(3),
+    derivative=_FIXED,
 )

@@ -42,7 +42,8 @@ class Result(Protocol):
 
 
 class Step(Protocol):
-    """A whole training step, number `number` of the run from 1, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's state."""
+    """A whole training step, of a number from 1, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's
+    state."""
 
     def __call__(self, number: int, input_ids: Array, target: Array) -> Result: ...
 

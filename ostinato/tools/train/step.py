@@ -1,6 +1,7 @@
 """The step of a run: `ostinato.train_step` as a configuration asks for it, with the numbers of dropout's masks taken from the run.
 
-A step that was skipped is a step of the run and none of the optimizer: so that a run that goes on draws the masks that it would have drawn, they follow the former.
+A step that was skipped is a step of the run and none of the optimizer: so that a run that goes on draws the masks that it would have drawn, they follow the
+former.
 """
 
 from __future__ import annotations

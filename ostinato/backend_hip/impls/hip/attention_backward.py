@@ -26,7 +26,7 @@ _FILE = "attention/backward"
 _THREADS = 128
 _HELD = (1, 2, 8)
 """Elements of the head width that a thread holds; the last one is enough for the widest head."""
-_SHARES = 16
+_SHARES = 8
 """Blocks that share the keys of a key-value head of an encoder."""
 _TICKETS = 1023
 """Tiles of keys that blocks can share, as kernels/device.h has it."""

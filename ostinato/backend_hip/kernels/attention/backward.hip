@@ -98,13 +98,16 @@ DEVICE void key_gradients(const f32* key, const f32* value, Heads<const T> q, He
                           R* to_value) {
     SHARED(f32, shares, TILE);
     SHARED(f32, weights, TILE);
+    SHARED(i32, seen, TILE);
     const int t = thread_index();
     f32 keys[HELD] = {}, values[HELD] = {};
     for (i64 h = head; h < head + group; ++h) {
         for (i64 tile = first; tile < end; tile += TILE) {
             const i64 n = tile + t;
+            const bool visible = n < end && sees(n);
+            if (!block_any(visible)) continue;
             f32 weight = 0.0f, share = 0.0f;
-            if (n < end && sees(n)) {
+            if (visible) {
                 const Softmax found = known(n, h);
                 const f32 own = score(dot(key, q.at(n, h), width));
                 weight = expf(own - found.log_sum);
@@ -113,12 +116,13 @@ DEVICE void key_gradients(const f32* key, const f32* value, Heads<const T> q, He
             block_barrier();  // those of the last tile may still be read
             weights[t] = weight;
             shares[t] = share;
+            seen[t] = visible;
             block_barrier();
             const i64 stop = smaller(end, tile + TILE);
             for (int i = 0; i < HELD; ++i) {
                 const int d = i * TILE + t;
                 for (i64 m = tile; d < width && m < stop; ++m) {
-                    if (!sees(m)) continue;
+                    if (!seen[m - tile]) continue;
                     keys[i] = fmaf(shares[m - tile], widen(q.at(m, h)[d]), keys[i]);
                     values[i] = fmaf(weights[m - tile], gradient.at(m, h)[d], values[i]);
                 }

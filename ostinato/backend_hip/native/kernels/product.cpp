@@ -38,7 +38,7 @@ constexpr int64_t kTurnCost = 10;
 constexpr int64_t kFetchCost = 16;
 constexpr int64_t kCachedElements = 1 << 20;
 constexpr int64_t kUnitCost = 100000;
-constexpr double kLate = 0.1;  // of a unit
+constexpr double kLate = 0.03;  // of a unit
 constexpr int64_t kParts[] = {1, 2, 3, 4, 6, 8, 12, 16};  // units to try, of the fewest
 
 int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
