@@ -235,13 +235,13 @@ def slice_(x: Tensor, axis: int, start: int, stop: int, *, step: int = 1, name: 
 
 
 def dropout(
-    x: Tensor, seed: Tensor, counter: Tensor, *, rate: float, stream: int = 0, name: str | None = None
+    x: Tensor, seed: Tensor, counter: Tensor, *, rate: float, place: int = 0, name: str | None = None
 ) -> Tensor:
     """x with a share `rate` of its elements zero and the others divided by 1 - rate (Srivastava et al. 2014).
 
-    Which ones is a pure function of int64 `seed` [1], int32 `counter` [1], `stream` and the element's number.
+    Which ones is a pure function of int64 `seed` [1], int32 `counter` [1], `place` and the element's number.
     """
-    return x.builder.apply("dropout", (x, seed, counter), {"rate": rate, "stream": stream}, name)
+    return x.builder.apply("dropout", (x, seed, counter), {"rate": rate, "place": place}, name)
 
 
 def token_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -119,7 +119,7 @@ def _dropping(builder: GraphBuilder, rate: float) -> Project:
     seed = builder.input("seed", TensorType((1,), DType.I64))
     counter = builder.input("counter", TensorType((1,), DType.I32))
     places = iter(range(2**31))
-    return lambda x: F.dropout(x, seed, counter, rate=rate, stream=next(places), name="dropped")
+    return lambda x: F.dropout(x, seed, counter, rate=rate, place=next(places), name="dropped")
 
 
 def _micro_batch(

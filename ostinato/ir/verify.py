@@ -320,8 +320,9 @@ class _Walk:
     def _is_made(self, name: str) -> bool:
         """Whether the value is all of what a node of the graph made, in the order in which that lies."""
         view = self.views[name]
-        whole = not view.offset and self.types[name].elements == self.types[view.base].elements
-        return view.base not in self.roles and (name == view.base or (view.contiguous and whole))
+        if view.base in self.roles or name == view.base:
+            return view.base not in self.roles
+        return view.contiguous and not view.offset and self.types[name].elements == self.types[view.base].elements
 
     # gates
 

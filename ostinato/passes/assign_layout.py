@@ -125,17 +125,19 @@ def _input(item: GraphInput, readers: _Readers) -> GraphInput:
     if tensor.layout is not None:
         return item
     layout = tensor.natural_layout
-    if item.role is Role.WEIGHT and tensor.rank == 2 and readers.of(item.value.name):  # a parameter lies as updates see it
+    if (
+        item.role is Role.WEIGHT and tensor.rank == 2 and readers.of(item.value.name)
+    ):  # a parameter lies as updates see it
         wanted = _weight_layout(item.value.name, readers)
         layout = layout if wanted == NATURAL else wanted
     return replace(item, value=Value(item.value.name, tensor.with_layout(layout)))
 
 
 def _weight_layout(name: str, readers: _Readers) -> str:
-    """The layout that all readers accept, and the best-placed of them in their lists."""
+    """The layout that all readers accept, and the one that the best-placed of their rows take; between those, the best-placed in the lists of these rows."""
     options = {reader.name: _accepted_layouts(reader, name, readers) for reader in readers.of(name)}
     if name in readers.outputs:
-        options["return"] = [NATURAL]
+        options["return"] = {NATURAL: (0, 0)}
     options = {reader: layouts for reader, layouts in options.items() if layouts}
     if not options:
         return NATURAL  # no row takes any reader: selection reports why
@@ -147,23 +149,27 @@ def _weight_layout(name: str, readers: _Readers) -> str:
             node=name,
             hint="give the readers weights of their own",
         )
-    first = next(iter(options.values()))
-    return min(
-        common, key=lambda layout: (sum(layouts.index(layout) for layouts in options.values()), first.index(layout))
-    )
+    first = list(next(iter(options.values())))
+
+    def cost(layout: str) -> tuple[int, int, int]:
+        rows, places = zip(*(layouts[layout] for layouts in options.values()), strict=True)
+        return sum(rows), sum(places), first.index(layout)
+
+    return min(common, key=cost)
 
 
-def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> list[str]:
-    """Layouts of the weight `name` that rows of `reader` take, the preferred row's first."""
+def _accepted_layouts(reader: Node, name: str, readers: _Readers) -> dict[str, tuple[int, int]]:
+    """Layouts of the weight `name` that rows of `reader` take, the preferred row's first: the number of the first such row, and the layout's place there."""
     if OP[reader.op].is_view:
-        return [NATURAL]
-    found: list[list[str]] = []
+        return {NATURAL: (0, 0)}
+    found: list[dict[str, tuple[int, int]]] = []
     for operand in _operand_names(reader, name):
-        layouts: list[str] = []
-        for row in readers.rows[reader.name]:
-            layouts += row.layouts_of(operand)
-        found.append(list(dict.fromkeys(layouts)))
-    return [layout for layout in found[0] if all(layout in layouts for layouts in found)]
+        layouts: dict[str, tuple[int, int]] = {}
+        for number, row in enumerate(readers.rows[reader.name]):
+            for place, layout in enumerate(row.layouts_of(operand)):
+                layouts.setdefault(layout, (number, place))
+        found.append(layouts)
+    return {layout: at for layout, at in found[0].items() if all(layout in layouts for layouts in found)}
 
 
 # results

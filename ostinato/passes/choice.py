@@ -112,7 +112,7 @@ class Candidates:
     def _usable_rows(self, site: CallSite) -> tuple[Impl, ...]:
         opdef, validated, left = OP[site.node.op], list[Impl](), list[Impl]()
         for row in self._ordered(site, self.allowed(site.node))[0]:
-            if types_refusal(row, site, opdef) is None:
+            if types_refusal(row, site, opdef) is None and _takes_settled(row, site):
                 finding = self._best_verdict(row, site).finding
                 if finding is Finding.VALIDATED:
                     validated.append(row)
@@ -271,6 +271,16 @@ class Candidates:
 
     def _operators(self) -> str:
         return f"operators: {', '.join(sorted(self._rows))}"
+
+
+def _takes_settled(row: Impl, site: CallSite) -> bool:
+    """Whether a row takes the operands that have their layout already, as parameters do, as they lie."""
+    return all(
+        tensor is None
+        or tensor.layout is None
+        or (NATURAL if tensor.is_natural else tensor.layout) in row.layouts_of(spec.name)
+        for spec, tensor in zip(OP[site.node.op].operands, site.operands, strict=True)
+    )
 
 
 def _preferences(target: Target, policy: Policy) -> Iterator[tuple[SelectionPolicy, Verdict]]:

@@ -126,5 +126,8 @@ class _Sums:
 
 
 def _reshape(source: str, result: Value, total: Node) -> Node:
-    attrs: dict[str, Attr] = {"shape": result.type.static_shape, "axes": "".join(axis or "_" for axis in result.type.axes)}
+    attrs: dict[str, Attr] = {
+        "shape": result.type.static_shape,
+        "axes": "".join(axis or "_" for axis in result.type.axes),
+    }
     return new_node("reshape", (source,), (result,), attrs, total.location)

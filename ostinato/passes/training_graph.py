@@ -19,6 +19,7 @@ from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.differentiate import Differentiated, differentiate
+from ostinato.passes.join_projections import apart, join_projections
 
 __all__ = ["FACTORS", "SETTINGS", "STEP", "TrainingGraph", "Updates", "as_parameters", "training_graph"]
 
@@ -78,11 +79,12 @@ def as_parameters(graph: Graph, frozen: Collection[str] = ()) -> tuple[Graph, di
                 node=name,
                 hint="train a checkpoint with float weights, or freeze this one",
             )
-        inputs.append(replace(item, role=Role.PARAMETER))
+        natural = tensor.with_layout(tensor.natural_layout)  # from now on: what updates write is never packed
+        inputs.append(replace(item, value=Value(name, natural), role=Role.PARAMETER))
         masters[name] = name
         if tensor.dtype is not DType.F32:
             masters[name] = f"master.{name}"
-            value = Value(masters[name], tensor.with_dtype(DType.F32))
+            value = Value(masters[name], natural.with_dtype(DType.F32))
             inputs.append(GraphInput(value, Role.PARAMETER, parts=item.parts))
     return Graph(graph.name, tuple(inputs), graph.nodes, graph.outputs, graph.extents), masters
 
@@ -90,21 +92,22 @@ def as_parameters(graph: Graph, frozen: Collection[str] = ()) -> tuple[Graph, di
 def training_graph(
     graph: Graph, updates: Updates | None, *, keep_gradients: bool = False, frozen: Collection[str] = ()
 ) -> TrainingGraph:
-    """The whole step of a forward graph whose one output is its loss.
+    """The whole step of a forward graph whose one output is its loss. Projections of one input are joined, unless somebody wants the gradient of each.
 
     Outputs: the loss; `factors`, which `optimizer_factors` makes; `grad.<name>` of every parameter with `keep_gradients`, and always without an optimizer
     (`updates` None), which then has none of the others. Raises what `as_parameters` and `differentiate` raise.
     """
-    read, masters = as_parameters(graph, frozen)
+    single = keep_gradients or updates is None
+    read, masters = as_parameters(graph if single else join_projections(graph, frozen), frozen)
     (loss,) = read.outputs
     derived = differentiate(read, loss, masters)
     gradients = derived.gradients
-    kept = tuple(gradients.values()) if keep_gradients or updates is None else ()
+    kept = tuple(gradients.values()) if single else ()
     whole = derived.graph
     if updates is not None:
         whole = _Optimizer(derived, masters, updates, loss).appended()
     outputs = (*whole.outputs, *kept)
-    whole = Graph(whole.name, whole.inputs, whole.nodes, outputs, whole.extents)
+    whole = apart(Graph(whole.name, whole.inputs, whole.nodes, outputs, whole.extents))
     untouched = tuple(name for name in masters if name not in gradients)
     return TrainingGraph(whole, masters, gradients, untouched, derived.added, derived.in_place)
 

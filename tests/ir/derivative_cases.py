@@ -106,7 +106,7 @@ CASES = (
     Case("cast", _one, 0.0, {"dtype": "f64"}),
     Case("contiguous", _one, 0.0),
     Case("accumulate", _two, 0.0),
-    Case("dropout", _dropout, 1e-6, {"rate": 0.25, "stream": 3}),
+    Case("dropout", _dropout, 1e-6, {"rate": 0.25, "place": 3}),
     Case("reduce_sum", _one, 1e-6),
     Case("broadcast_scalar", lambda rng, shape: (normal(rng, (1, 1)),), 2e-5, {"shape": (3, 5)}, ((1, 1),)),
     Case("broadcast_scalar", lambda rng, shape: (normal(rng, ()),), 2e-5, {"shape": (0, 5)}, ((),)),

@@ -104,6 +104,13 @@ def _rope() -> list[Case]:
     return found
 
 
+_SCORES: tuple[dict[str, Attr], ...] = (
+    {"scale": 0.4},
+    {"scale": 0.7, "window": 3},
+    {"scale": 1.5, "soft_cap": 1.3, "window": 2},
+)
+
+
 def _attention() -> list[Case]:
     found = []
     for batch, time, heads, groups, width in (
@@ -114,8 +121,7 @@ def _attention() -> list[Case]:
         (2, 0, 2, 1, 4),
     ):
         q, kv = (batch, time, heads, width), (batch, time, groups, width)
-        for attrs in ({"scale": 0.4}, {"scale": 0.7, "window": 3}, {"scale": 1.5, "soft_cap": 1.3, "window": 2}):
-            found.append(Case("attention_causal", (q, kv, kv), attrs))
+        found += [Case("attention_causal", (q, kv, kv), attrs) for attrs in _SCORES]
         found.append(Case("attention_causal_saved", (q, kv, kv), {"scale": 0.4, "soft_cap": 2.0}))
         scores = (batch, heads, time, time)
         found.append(

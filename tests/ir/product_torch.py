@@ -95,7 +95,8 @@ def _bidirectional(attrs: Attrs, q: Any, k: Any, v: Any, rows: Any, start: Any, 
     seen = (token >= first[:, None]) & (token < (first + length[rows.clamp(min=0)])[:, None])
     if not len(rows):
         return q * k.sum() * v.sum()
-    y, _ = _softmax(*(x.transpose(0, 1)[None] for x in (q, k, v)), seen, attrs)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    y, _ = _softmax(q, k, v, seen, attrs)
     return torch.where(rows[:, None, None] < 0, 0.0, y[0].transpose(0, 1))
 
 

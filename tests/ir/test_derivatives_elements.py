@@ -7,6 +7,8 @@ import pytest
 
 from ostinato.ir.derivative import NotDifferentiable
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.graph import Graph
+from ostinato.ir.interp import interpret
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP, OPS
 from ostinato.ir.ops.accumulate import ACCUMULATE_OPS
@@ -18,9 +20,12 @@ from ostinato.ir.ops.norm import NORM_OPS
 from ostinato.ir.ops.reduce import REDUCE_OPS
 from ostinato.ir.ops.softmax import SOFTMAX_OPS
 from ostinato.ir.ops.token_loss import TOKEN_LOSS_OPS
-from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.types import Array, Dim, DType, TensorType
+from ostinato.ir.verify import verify
+from ostinato.passes.differentiate import differentiate
 from tests.ir.derivative_calls import check_differences, gradients, weights
 from tests.ir.derivative_cases import CASES, Case, normal
+from tests.passes.graphs import Builder
 
 FAMILY = (
     *NORM_OPS,
@@ -148,3 +153,45 @@ def test_norms_add_what_reaches_x_on_another_way(rng: np.random.Generator) -> No
         np.testing.assert_allclose(added[0], plain[0] + addend, rtol=1e-6, atol=1e-6)
         for one, other in zip(plain[1:], added[1:], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def _block() -> Builder:
+    """A residual block with a loss, its rows a dimension of which some are valid, in bf16 in between."""
+    rows = Dim("N", 1, 16)
+    b = Builder("block")
+    x, gain, bias = b.value("x", (rows, 24), "NC"), b.weight("gain", (24,), "C"), b.weight("bias", (24,), "C")
+    b.value("target", (rows,), "N", DType.I32)
+    b.value("rows", (1,), dtype=DType.I32)
+    b.add("add_bias", (x, bias), "biased")
+    b.add("gelu", ("biased",), "hidden", dtype="bf16")
+    b.add("cast", ("hidden",), "wide", dtype="f32")
+    b.add("add_rms_norm", (x, "wide", gain), ("sum", "normed"), eps=1e-5)
+    b.add("mul", ("normed", "wide"), "gated")
+    b.add("add", ("sum", "gated"), "logits")
+    b.add("token_cross_entropy", ("logits", "target"), ("losses", "log_sum"))
+    b.add("target_mean", ("losses", "target"), "loss")
+    return b
+
+
+def test_gradients_of_named_and_counted_rows(rng: np.random.Generator) -> None:
+    """Axis names follow the gradients, so that rows past the valid ones count in no sum and have no gradient; in-place sums are well formed."""
+    b = _block()
+    found = differentiate(b.graph(("loss",), (("N", "rows"),)), "loss", ["x", "gain", "bias"])
+    names = list(found.gradients.values())
+    graph = Graph("whole", found.graph.inputs, found.graph.nodes, tuple(names), found.graph.extents)
+    verify(graph)
+    assert [str(graph.types[name]) for name in names] == ["f32[N:N,C:24]", "f32[C:24]", "f32[C:24]"]
+    values = {name: normal(rng, (24,)) for name in ("gain", "bias")}
+    x, target = normal(rng, (8, 24)), np.array([3, -100, 0, 23, 5, 99, 99, 99], np.int32)
+    runs = [
+        interpret(
+            graph.bind({"N": extent}),
+            {**values, "x": x[:extent], "target": target[:extent], "rows": np.array([5], np.int32)},
+        ).outputs
+        for extent in (5, 8)
+    ]
+    np.testing.assert_array_equal(runs[1][names[0]][:5], runs[0][names[0]])
+    np.testing.assert_array_equal(runs[1][names[0]][5:], 0)
+    for name in names[1:]:
+        np.testing.assert_array_equal(runs[1][name], runs[0][name])
+        assert runs[0][name].all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,13 +77,13 @@ def test_gradients_of_one_operand_alone_are_those_of_all(case: Case, rng: np.ran
 
 @by_case
 def test_gradients_are_those_of_torch(case: Case, rng: np.random.Generator) -> None:
-    torch = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch")
     from tests.ir.product_torch import FORWARD
 
     operands = case.values(rng)
     upstream, floats = upstream_of(case, operands, rng), wanted(case, operands)
     found = gradients(case.op, operands, case.attrs, upstream, floats)
-    given = [None if array is None else torch.from_numpy(array.copy()) for array in operands]
+    given: list[Any] = [None if array is None else torch.from_numpy(array.copy()) for array in operands]
     given = [tensor.double() if tensor is not None and tensor.is_floating_point() else tensor for tensor in given]
     for index in floats:
         given[index].requires_grad_(True)

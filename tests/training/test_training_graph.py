@@ -138,11 +138,11 @@ def test_micro_batches_need_less_memory_and_pieces_of_the_head_too(model: Model)
     assert arena(TrainingShape(8, 16, chunks=4)) < whole
 
 
-def test_dropout_has_a_stream_of_its_own_at_every_place(model: Model) -> None:
+def test_every_dropout_has_a_place_of_its_own(model: Model) -> None:
     graph = trace_training(model, TrainingShape(2, 8), dropout=0.1)
     dropped = named(graph, "dropout")
     assert len(dropped) == 1 + 2 * model.config.num_layers
-    assert len({node.attrs["stream"] for node in dropped}) == len(dropped)
+    assert len({node.attrs["place"] for node in dropped}) == len(dropped)
     assert {"seed", "counter"} <= set(graph.inputs_by_name)
 
 

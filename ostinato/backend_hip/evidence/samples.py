@@ -78,9 +78,9 @@ def _attention_gradients() -> Iterator[Sample]:
         return valid(*operands, normal(of_query, saved, "BTHD"), log_sum, scale=width**-0.5, **attrs)
 
     for dtype in (DType.BF16, DType.F32):
-        yield call(1, 130, (6, 2, 64), dtype, dtype, soft_cap=3.0)
-        yield call(2, 70, (3, 1, 128), dtype, DType.F32, window=21)
-        yield call(1, 75, (2, 2, 128), dtype, dtype, dtype="bf16")
+        yield call(1, 70, (4, 2, 64), dtype, dtype, soft_cap=3.0)
+        yield call(1, 45, (2, 1, 128), dtype, DType.F32, window=21)
+        yield call(2, 35, (1, 1, 128), dtype, dtype, dtype="bf16")
 
 
 LARGE: Mapping[str, tuple[Sample, ...]] = {

@@ -75,7 +75,7 @@ def _accumulate_params(site: CallSite) -> tuple[int, ...]:
 def _dropout_params(site: CallSite) -> tuple[int | float, ...]:
     """Elements, dtype, the least word that stays, the stream, and what is multiplied by."""
     x, rate = site.operand(0), site.real("rate")
-    return (x.elements, number(x), threshold(rate), site.integer("stream"), float(kept_factor(rate)))
+    return (x.elements, number(x), threshold(rate), site.integer("place"), float(kept_factor(rate)))
 
 
 ELEMENTWISE_BACKWARD_ROWS = (

@@ -1,6 +1,7 @@
-"""Rows of the projections and of the embedding: kernels over weights packed in panels of 32 output rows.
+"""Rows of the projections and of the embedding: kernels over weights packed in panels of 32 output rows, one a weight dtype, named after it.
 
-One kernel a weight dtype, named after it; activations may be f32, bf16 or f16 on both sides, products accumulate in fp32.
+Activations may be f32, bf16 or f16 on both sides, products accumulate in fp32. `host_natural` reads a weight as a checkpoint has it, which is how parameters
+lie that are trained; it comes last, for a packed weight is read faster where it stays as it is.
 
 A norm inside keeps x in f32. bf16 weights meet x in bf16 two products at a time where the machine can, which is twice as fast with many rows; so a norm that is
 fused with them is served by the twin `host_wide`, of a level below, and fusions, which never go down a level, leave it apart. Measured with one row to 512:
@@ -20,10 +21,12 @@ from ostinato.backend_hip.impls.common import (
     all_of,
     all_rows_twin,
     first_reason,
+    fixed,
     flat,
     foldable_count,
     need_dtype,
     number,
+    without,
 )
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops import OP
@@ -152,6 +155,37 @@ _LINEAR = Impl(
     in_place=(("y", "residual"),),
 )
 
+def _natural_params(site: CallSite) -> tuple[int, ...]:
+    rows, columns = flat(site.operand(0))
+    y = site.results[0]
+    return (rows, columns, y.static_shape[-1], number(site.operand(0)), number(site.operand(1)), number(y))
+
+
+def _natural_accepts(site: CallSite) -> str | None:
+    """Floats throughout, no norm in front."""
+    return first_reason(
+        need_dtype("x", site.operand(0), FLOATS),
+        need_dtype("weight", site.operand(1), FLOATS),
+        need_dtype("result", site.results[0], FLOATS),
+        residual_dtype(site),
+        without("gain")(site),
+    )
+
+
+_LINEAR_NATURAL = Impl(
+    op="linear",
+    name="host_natural",
+    level=Level.TUNED,
+    architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
+    operands=("x", "weight", "bias", "residual", "count", "y"),
+    kernel=fixed("linear_natural"),
+    params=_natural_params,
+    accepts=all_of(_natural_accepts, foldable_count()),
+    in_place=(("y", "residual"),),
+    priority=-2,  # behind the packed twin that computes all rows
+)
+
 _LINEAR_SPLIT = Impl(
     op="linear_split",
     name="host",
@@ -189,6 +223,8 @@ def _twins(row: Impl, accepts: Predicate) -> tuple[Impl, ...]:
 
 LINEAR_ROWS = (
     *_twins(_LINEAR, all_of(linear_dtypes, residual_dtype)),
+    _LINEAR_NATURAL,
+    all_rows_twin(_LINEAR_NATURAL, _natural_accepts),
     *_twins(_LINEAR_SPLIT, all_of(linear_dtypes, at_most_three)),
     *_twins(_LINEAR_SWIGLU, linear_dtypes),
     Impl(

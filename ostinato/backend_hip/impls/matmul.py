@@ -1,4 +1,4 @@
-"""Rows of products of two activations, batch by batch: `matmul`, and the two products of attention over whole sequences.
+"""Rows of products of two activations, batch by batch: `matmul`, `matmul_add`, and the two products of attention over whole sequences.
 
 One kernel does all of them: where its matrices lie is given as steps, so that it reads the heads of token-major tensors in place, writes them so, and lets
 grouped heads share keys and values without a copy. A batch of more than two axes must be one run behind its first axis.
@@ -204,7 +204,7 @@ def matmul_accepts(site: CallSite) -> str | None:
     return part_accepts(site)
 
 
-def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate) -> Impl:
+def _params(product: Callable[[CallSite], Product | None], first: int) -> Callable[[CallSite], tuple[int | float, ...]]:
     def params(site: CallSite) -> tuple[int | float, ...]:
         """Entries of the first batch axis and matrices in each, M, K, N, flags, scale, dtypes, whether a count is of the rows M, sharers of b, steps."""
         found = product(site)
@@ -212,12 +212,16 @@ def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Produ
         a, b, y = found.a, found.b, found.y
         flags = (int(a.turned), int(b.turned))
         scale = site.real("scale") if "scale" in site.node.attrs else 1.0
-        dtypes = (number(site.operand(0)), number(site.results[0]))
+        dtypes = (number(site.operand(first)), number(site.results[0]))
         steps = (*a.steps, *b.steps, *y.steps)
         counts_rows = int(site.results[0].rank == 2)
         sizes = (y.entries, y.each, found.m, found.k, found.n)
         return (*sizes, *flags, scale, *dtypes, counts_rows, found.shared, *steps)
 
+    return params
+
+
+def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Product | None], accepts: Predicate) -> Impl:
     return Impl(
         op=op,
         name="host",
@@ -226,14 +230,28 @@ def _row(op: str, operands: tuple[str, str], product: Callable[[CallSite], Produ
         exactness=Exactness.ROW_INVARIANT,
         operands=(*operands, "count", "y"),
         kernel=fixed("matmul"),
-        params=params,
+        params=_params(product, 0),
         accepts=all_of(accepts, stacked(product)),
         strided=frozenset(operands),
     )
 
 
+_ADD = Impl(
+    op="matmul_add",
+    name="host",
+    level=Level.TUNED,
+    architectures=HOST,
+    exactness=Exactness.ROW_INVARIANT,
+    operands=("c", "a", "b", "count", "y"),
+    kernel=fixed("matmul_add"),
+    params=_params(added_product, 1),
+    accepts=all_of(added_accepts, stacked(added_product, 1)),
+    strided=frozenset(("a", "b")),
+)
+
 MATMUL_ROWS = (
     _row("matmul", ("a", "b"), matmul_product, matmul_accepts),
+    _ADD,
     _row("attention_scores_gqa", ("q", "k"), scores_product, part_accepts),
     _row("attention_probability_value_bthd", ("p", "v"), context_product, part_accepts),
 )

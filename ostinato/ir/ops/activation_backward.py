@@ -138,7 +138,7 @@ def _samples_plain(rng: np.random.Generator) -> Iterator[Sample]:
         yield valid(normal(shape), normal(shape))
     for dtype in HALVES:
         yield valid(normal((5, 33)), normal((5, 33), dtype))
-    yield valid(normal((2, 3, 4, 32), axes="B_H_"), normal((2, 3, 4, 32), axes="_THD"))
+    yield valid(normal((2, 3, 4, 32), axes="B_H_"), normal((2, 3, 4, 32), axes="BTHD"))
     yield valid(normal((17,)), normal((17,)))
     yield valid(normal((0, 8)), normal((0, 8)))
     yield invalid(ShapeError, normal((3, 4)), normal((4,)))
@@ -209,7 +209,7 @@ def _samples_causal(rng: np.random.Generator) -> Iterator[Sample]:
         yield valid(normal(shape), reals(seen / np.sum(seen, axis=-1, keepdims=True)))
     for dtype in HALVES:
         yield valid(normal((2, 33, 33)), normal((2, 33, 33), dtype))
-    yield valid(normal((2, 3, 31, 31), axes="B___"), normal((2, 3, 31, 31), axes="_HTS"))
+    yield valid(normal((2, 3, 31, 31), axes="B___"), normal((2, 3, 31, 31), axes="BHTS"))
     hidden = np.triu(np.full((9, 9), np.nan, dtype=np.float32), 1)  # must not matter
     yield valid(reals(hidden + 1.0), reals(hidden + 0.5))
     yield valid(normal((0, 8, 8)), normal((0, 8, 8)))

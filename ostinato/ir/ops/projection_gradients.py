@@ -21,7 +21,7 @@ __all__ = ["gradients_of_group", "gradients_of_linear", "gradients_of_split", "g
 def gradients_of_linear(at: Gradients) -> Mapping[int, str]:
     """Of `linear`: the residual's gradient is that of the result."""
     dy = only_gradient(at)
-    found = _of_product(at, dy, bias=2, gain=4)
+    found = _of_product(at, [dy], bias=2, gain=4)
     return {**found, 3: dy} if at.wants(3) else found
 
 
@@ -29,7 +29,7 @@ def gradients_of_split(at: Gradients) -> Mapping[int, str]:
     """Of `linear_split`: the results' gradients side by side; columns that nothing reads have zeros."""
     sizes = at.attrs["sizes"]
     assert isinstance(sizes, tuple)
-    return _of_product(at, _joined(at, [_or_zeros(at, index) for index in range(len(sizes))]), bias=2, gain=3)
+    return _of_product(at, [_or_zeros(at, index) for index in range(len(sizes))], bias=2, gain=3)
 
 
 def gradients_of_swiglu(at: Gradients) -> Mapping[int, str]:
@@ -40,7 +40,7 @@ def gradients_of_swiglu(at: Gradients) -> Mapping[int, str]:
     x, weight, gain = at.operand(0), at.operand(1), at.operand(2) if at.has(2) else None
     attrs = {"sizes": (half, half), "dtype": _name(at, x), "eps": at.attrs["eps"]}
     gate, up = at.apply_many("linear_split", [x, weight, None, gain], attrs)
-    return _of_product(at, _joined(at, at.apply_many("swiglu_backward", [dy, gate, up])), bias=None, gain=2)
+    return _of_product(at, at.apply_many("swiglu_backward", [dy, gate, up]), bias=None, gain=2)
 
 
 def gradients_of_group(at: Gradients) -> Mapping[int, str]:
@@ -52,57 +52,62 @@ def gradients_of_group(at: Gradients) -> Mapping[int, str]:
         if dy is None:
             continue
         weight, bias = 1 + member, 4 + member
-        found.update(_of_weight(at, dy, at.operand(0), weight, bias))
+        left = _left(at, [dy], weight)
+        if at.wants(bias):
+            found[bias] = at.apply("bias_gradient", [dy])
+        if at.wants(weight):
+            found[weight] = _of_weight(at, left, at.operand(0), weight)
         if at.wants(0):
-            of_x = _of_x(at, dy, weight, of_x)
+            of_x = _of_x(at, left, weight, of_x)
     if of_x is not None:
         x = at.type(at.operand(0))
         found[0] = reshaped(at, of_x, x.shape, x.axes)
     return found
 
 
-def _of_product(at: Gradients, dy: str, *, bias: int | None, gain: int | None) -> dict[int, str]:
-    """The gradients of x (operand 0), weight (1), bias and gain where there are such."""
-    x = at.operand(0)
-    normed = gain is not None and at.has(gain)
-    factor = at.operand(gain) if gain is not None and normed else None
-    eps = {"eps": at.attrs["eps"]}
-    read = at.apply("rms_norm", [x, factor], {**eps, "dtype": _name(at, x)}) if normed and at.wants(1) else x
-    found = _of_weight(at, dy, read, 1, bias)
-    if not at.wants(0) and not (gain is not None and at.wants(gain)):
-        return found
-    like = at.type(x)
-    dx = reshaped(at, _of_x(at, dy, 1, None), like.shape, like.axes)
-    if gain is None or factor is None:
-        return {**found, 0: dx}
-    of_x, inverse_rms = at.apply_many("rms_norm_backward", [dx, x, factor], eps)
-    if at.wants(gain):
-        found[gain] = at.apply("rms_norm_gain_gradient", [dx, x, inverse_rms])
-    return {**found, 0: of_x} if at.wants(0) else found
-
-
-def _of_weight(at: Gradients, dy: str, x: str, weight: int, bias: int | None) -> dict[int, str]:
-    """The gradients of a weight and of its bias, of those that are wanted."""
-    found: dict[int, str] = {}
+def _of_product(at: Gradients, parts: Sequence[str], *, bias: int | None, gain: int | None) -> dict[int, str]:
+    """The gradients of x (operand 0), weight (1), bias and gain where there are such; `parts` side by side are that of the product."""
+    x, found = at.operand(0), {}
+    factor = at.operand(gain) if gain is not None and at.has(gain) else None
     if bias is not None and at.wants(bias):
-        found[bias] = at.apply("bias_gradient", [dy])
-    if at.wants(weight):
-        like = at.type(at.operand(weight))
-        left = rows_of(at, in_dtype(at, dy, like.dtype), like.axes[0])
-        right = rows_of(at, in_dtype(at, x, like.dtype), like.axes[1])
-        found[weight] = at.apply("matmul", [left, right], {"transpose_a": True, "dtype": _name(at, left)})
-    return found
+        found[bias] = _joined(at, [at.apply("bias_gradient", [part]) for part in parts])
+    of_x, of_gain = at.wants(0), gain is not None and at.wants(gain)
+    if not (of_x or of_gain or at.wants(1)):
+        return found
+    left, eps, like = _left(at, parts, 1), {"eps": at.attrs["eps"]}, at.type(x)
+    if at.wants(1):
+        read = x if factor is None else at.apply("rms_norm", [x, factor], {**eps, "dtype": _name(at, x)})
+        found[1] = _of_weight(at, left, read, 1)
+    if not (of_x or of_gain):
+        return found
+    dx = reshaped(at, _of_x(at, left, 1, None), like.shape, like.axes)
+    if factor is None:
+        return {**found, 0: dx}
+    normed, inverse_rms = at.apply_many("rms_norm_backward", [dx, x, factor], eps)
+    if of_gain and gain is not None:
+        found[gain] = at.apply("rms_norm_gain_gradient", [dx, x, inverse_rms])
+    return {**found, 0: normed} if of_x else found
 
 
-def _of_x(at: Gradients, dy: str, weight: int, so_far: str | None) -> str:
-    """The gradient [rows, K] of x, added to what there is of it."""
+def _left(at: Gradients, parts: Sequence[str], weight: int) -> str:
+    """The parts side by side as a matrix of rows in the dtype of the weight: each is rounded first, by who makes it where a pass sees to that."""
     like = at.type(at.operand(weight))
     if not like.dtype.is_float:
         raise DTypeError(
             f"expected a float weight, found {like}: nothing multiplies by blocks transposed",
             hint="train on a checkpoint with float weights",
         )
-    left = rows_of(at, in_dtype(at, dy, like.dtype), like.axes[0])
+    return rows_of(at, _joined(at, [in_dtype(at, part, like.dtype) for part in parts]), like.axes[0])
+
+
+def _of_weight(at: Gradients, left: str, x: str, weight: int) -> str:
+    like = at.type(at.operand(weight))
+    right = rows_of(at, in_dtype(at, x, like.dtype), like.axes[1])
+    return at.apply("matmul", [left, right], {"transpose_a": True, "dtype": _name(at, left)})
+
+
+def _of_x(at: Gradients, left: str, weight: int, so_far: str | None) -> str:
+    """The gradient [rows, K] of x, added to what there is of it."""
     if so_far is not None:
         return at.apply("matmul_add", [so_far, left, at.operand(weight)])
     return at.apply("matmul", [left, at.operand(weight)], {"dtype": _name(at, left)})

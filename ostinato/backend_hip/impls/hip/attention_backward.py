@@ -23,8 +23,8 @@ from ostinato.ir.types import DType
 __all__ = ["ATTENTION_BACKWARD_ROWS"]
 
 _FILE = "attention/backward"
-_THREADS = 128
-_HELD = (1, 2, 8)
+_THREADS = 64
+_HELD = (1, 2, 16)
 """Elements of the head width that a thread holds; the last one is enough for the widest head."""
 _SHARES = 8
 """Blocks that share the keys of a key-value head of an encoder."""

@@ -59,7 +59,7 @@ def _swiglu_params(site: CallSite) -> Params:
 
 def _dropout_params(site: CallSite) -> Params:
     rate = site.real("rate")
-    return (site.operand(0).elements, threshold(rate), site.integer("stream"), float(kept_factor(rate)))
+    return (site.operand(0).elements, threshold(rate), site.integer("place"), float(kept_factor(rate)))
 
 
 _SWIGLU = ("gradient", *_ROWS_OF_PRODUCT)

@@ -5,11 +5,11 @@
 //
 // and q's gradient is the sum of ds k over keys, k's that of ds q and v's that of p gradient over the queries and heads
 // that see the key. A block a query and head, and a block a key and key-value head, which goes over its heads and then
-// over its queries in ascending order: nothing is added by two blocks, so the bits are always the same. In a tile of 128
+// over its queries in ascending order: nothing is added by two blocks, so the bits are always the same. In a tile of 64
 // keys or queries a thread has one of them, then HELD elements of the head width.
 #include "scoring.h"
 
-constexpr int TILE = 128, WIDEST = 1024;
+constexpr int TILE = 64, WIDEST = 1024;
 
 // Tokens of heads: element 0 of token t and head h.
 template <class T>
@@ -30,11 +30,14 @@ DEVICE f32 dot(const A* a, const B* b, int width) {
     return sum;
 }
 
-// A head into shared memory, which an earlier user may still read.
-template <class T>
-DEVICE void take(f32* to, const T* from, int width) {
+// Two heads into shared memory, which an earlier user may still read.
+template <class A, class B>
+DEVICE void take(f32* first, const A* from, f32* second, const B* other, int width) {
     block_barrier();
-    for (int d = thread_index(); d < width; d += TILE) to[d] = widen(from[d]);
+    for (int d = thread_index(); d < width; d += TILE) {
+        first[d] = widen(from[d]);
+        second[d] = widen(other[d]);
+    }
     block_barrier();
 }
 
@@ -148,7 +151,8 @@ DEVICE void attention_log_sum(const T* q, const T* k, const i32* count, f32* log
     const i64 units = valid_rows(count, batches) * time * heads;
     for (i64 unit = block_index(); unit < units; unit += block_count()) {
         const i64 head = unit % heads, token = unit / heads % time, batch = unit / heads / time;
-        take(query, q + (batch * q_batch + token * q_token + head * q_head), size);
+        const T* const from = q + (batch * q_batch + token * q_token + head * q_head);
+        take(query, from, query, from, size);
         const Heads<const T> keys = {k + batch * k_batch, k_token, k_head};
         const Softmax found = softmax_of(query, nullptr, keys, keys, head / (heads / kv_heads),
                                          window_start(token, window), token + 1, size, score);
@@ -180,14 +184,12 @@ DEVICE void attention_causal_backward(const f32* gradient, const T* q, const T* 
             return Softmax{log_sum[(batch * heads + h) * time + n], dot(gradients.at(n, h), results.at(n, h), size)};
         };
         if (of_key) {
-            take(first, keys.at(token, head), size);
-            take(second, values.at(token, head), size);
+            take(first, keys.at(token, head), second, values.at(token, head), size);
             key_gradients<HELD>(first, second, queries, gradients, head * group, group, token,
                                 window > 0 && window < time - token ? token + window : time, size, score,
                                 [](i64) { return true; }, known, k_gradient + place * width, v_gradient + place * width);
         } else {
-            take(first, queries.at(token, head), size);
-            take(second, gradients.at(token, head), size);
+            take(first, queries.at(token, head), second, gradients.at(token, head), size);
             query_gradient<HELD>(first, second, keys, values, head / group, window_start(token, window), token + 1, size,
                                  score, known(token, head), q_gradient + place * width);
         }
@@ -238,15 +240,13 @@ DEVICE void attention_bidirectional_backward(const f32* gradient, const T* q, co
                 sight.seen(n, begin, end, bad);
                 if (larger(begin, from) >= smaller(end, to)) continue;
                 for (i64 h = 0; h < group; ++h) {
-                    take(first, queries.at(n, kv * group + h), size);
-                    take(second, gradients.at(n, kv * group + h), size);
+                    take(first, queries.at(n, kv * group + h), second, gradients.at(n, kv * group + h), size);
                     const Softmax found = softmax_of(first, second, keys, values, kv, begin, end, size, score);
                     if (thread_index() == 0) made[n * group + h] = found;
                 }
             }
             for (i64 key = from; key < to; ++key) {
-                take(first, keys.at(key, kv), size);
-                take(second, values.at(key, kv), size);
+                take(first, keys.at(key, kv), second, values.at(key, kv), size);
                 key_gradients<HELD>(
                     first, second, queries, gradients, kv * group, group, 0, valid, size, score,
                     [&](i64 n) {
@@ -262,8 +262,7 @@ DEVICE void attention_bidirectional_backward(const f32* gradient, const T* q, co
             const i64 place = unit - kv_heads * shares, head = place % heads, token = place / heads;
             sight.seen(token, begin, end, bad);
             if (thread_index() == 0 && bad) status.out_of_range();
-            take(first, queries.at(token, head), size);
-            take(second, gradients.at(token, head), size);
+            take(first, queries.at(token, head), second, gradients.at(token, head), size);
             const Softmax found = begin < end ? softmax_of(first, second, keys, values, head / group, begin, end, size, score)
                                               : Softmax{};
             query_gradient<HELD>(first, second, keys, values, head / group, begin, end, size, score, found,
