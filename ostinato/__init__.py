@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from ostinato.embedder import Embedder
     from ostinato.extending import Extension, extend
+    from ostinato.frontend.conversation import chat_examples
+    from ostinato.frontend.export import export_model
+    from ostinato.frontend.fresh import new_model
     from ostinato.frontend.model import CacheShape, Model, load
     from ostinato.ir.decision import Decision, Rejection
     from ostinato.ir.errors import (
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         VerificationError,
         WeightsError,
     )
+    from ostinato.ir.example import Example
     from ostinato.ir.explain import Explanation
     from ostinato.ir.precision import PrecisionPolicy
     from ostinato.ir.selection_policy import SelectionPolicy
@@ -61,9 +65,11 @@ if TYPE_CHECKING:
     from ostinato.runtime.logprobs import Logprob
     from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream
     from ostinato.runtime.sampling import SamplingParams
+    from ostinato.runtime.training.checkpoint import Checkpoints, Snapshot
     from ostinato.runtime.training.dataset import TokenDataset
     from ostinato.runtime.training.optimizer import SGD, AdamW
     from ostinato.runtime.training.results import StepResult
+    from ostinato.runtime.training.sft import ExampleDataset
     from ostinato.runtime.training.step import TrainStep
     from ostinato.tools.compare import compare
     from ostinato.tools.view.pictures import view
@@ -79,12 +85,15 @@ __all__ = [
     "BoundsError",
     "CacheShape",
     "CapacityError",
+    "Checkpoints",
     "ConfigError",
     "DTypeError",
     "Decision",
     "DeviceUnavailable",
     "EmbedExecutable",
     "Embedder",
+    "Example",
+    "ExampleDataset",
     "Executable",
     "Explanation",
     "Extension",
@@ -109,6 +118,7 @@ __all__ = [
     "SamplingParams",
     "SelectionPolicy",
     "ShapeError",
+    "Snapshot",
     "StaleArtifact",
     "StepResult",
     "Stream",
@@ -122,12 +132,15 @@ __all__ = [
     "VerificationError",
     "WeightsError",
     "__version__",
+    "chat_examples",
     "compare",
     "compile",
     "compile_encoder",
+    "export_model",
     "extend",
     "hip",
     "load",
+    "new_model",
     "ops",
     "plan_training",
     "trace",
@@ -139,8 +152,12 @@ _HOMES = {
     "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "compile_encoder", "trace"),
     "ostinato.embedder": ("Embedder",),
     "ostinato.extending": ("Extension", "extend"),
+    "ostinato.frontend.conversation": ("chat_examples",),
+    "ostinato.frontend.export": ("export_model",),
+    "ostinato.frontend.fresh": ("new_model",),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
     "ostinato.ir.decision": ("Decision", "Rejection"),
+    "ostinato.ir.example": ("Example",),
     "ostinato.ir.explain": ("Explanation",),
     "ostinato.ir.precision": ("PrecisionPolicy",),
     "ostinato.ir.selection_policy": ("SelectionPolicy",),
@@ -157,9 +174,11 @@ _HOMES = {
     "ostinato.runtime.logprobs": ("Logprob",),
     "ostinato.runtime.output": ("AsyncTextStream", "RequestOutput", "TextStream"),
     "ostinato.runtime.sampling": ("SamplingParams",),
+    "ostinato.runtime.training.checkpoint": ("Checkpoints", "Snapshot"),
     "ostinato.runtime.training.dataset": ("TokenDataset",),
     "ostinato.runtime.training.optimizer": ("SGD", "AdamW"),
     "ostinato.runtime.training.results": ("StepResult",),
+    "ostinato.runtime.training.sft": ("ExampleDataset",),
     "ostinato.runtime.training.step": ("TrainStep",),
     "ostinato.tools.compare": ("compare",),
     "ostinato.tools.view.pictures": ("view",),

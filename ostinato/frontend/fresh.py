@@ -19,8 +19,8 @@ import tokenizers
 
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.checkpoints.base import TensorSource
-from ostinato.frontend.checkpoints.export import CONFIG, WEIGHTS, new_directory
 from ostinato.frontend.checkpoints.huggingface_config import config_from_huggingface, spelling_of
+from ostinato.frontend.export import CONFIG, WEIGHTS, new_directory
 from ostinato.frontend.family import Family, HuggingFaceSpelling, ModelConfig
 from ostinato.frontend.layers import ModelInputs, Weights
 from ostinato.frontend.model import Model, load

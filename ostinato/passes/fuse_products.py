@@ -119,12 +119,20 @@ class FuseNorm:
         return replace_nodes(graph, replaced, {})
 
 
+def _is_packable(graph: Graph, reader: Node) -> bool:
+    """Whether all that read the weight of a projection read it as one: rows with a norm want it packed, which a product of gradients cannot read."""
+    name = reader.operands[1]
+    readers = graph.users.get(name or "", ())
+    named = (zip(OP[other.op].operands, other.operands, strict=False) for other in readers)
+    return all(spec.name == "weight" or operand != name for pairs in named for spec, operand in pairs)
+
+
 def _normed(graph: Graph, reader: Node, norm: Node) -> Node | None:
     """The reader with the norm of its x inside, None where it has none."""
     if reader.operands[0] != norm.name or reader.operands.count(norm.name) != 1:
         return None
     fused = _with_operand(reader, "gain", norm.operands[1])
-    if fused is None:
+    if fused is None or not _is_packable(graph, reader):
         return None
     x = norm.operands[0]
     attrs = {**reader.attrs, "eps": norm.attrs["eps"]}

@@ -177,7 +177,10 @@ class _Optimizer:
         location: Location | None,
     ) -> tuple[str, ...]:
         full = Attributes(OP[op].attributes(attrs))
-        types = OP[op].infer([self._types[name] for name in operands], full)
+        given = list(operands)
+        types = list(OP[op].infer([self._types[name] for name in given], full))
+        for result, operand in OP[op].aliased(given):  # the same bytes, in the same order
+            types[result] = types[result].with_layout(self._types[given[operand]].layout)
         results = tuple(Value(name, tensor) for name, tensor in zip(names, types, strict=True))
         self._nodes.append(Node(op, tuple(operands), results, full, location=location))
         self._types.update((value.name, value.type) for value in results)

@@ -53,6 +53,13 @@ TOO_LARGE: list[tuple[str, list[Array | None], list[int | float]]] = [
         [FLOAT, FLOAT, None, FLOAT],
         [HALF, 1, HALF, 4, 4, 0, 0, 1.0, 0, 0, 0, 1, 1 << 34, 0, 4, 16, 0, 4, 1 << 34, 0, 4],
     ),
+    (
+        "matmul_add",
+        [FLOAT, FLOAT, FLOAT, None, FLOAT],
+        [HALF, 1, HALF, 4, 4, 0, 0, 1.0, 0, 0, 0, 1, 1 << 34, 0, 4, 16, 0, 4, 1 << 34, 0, 4],
+    ),
+    ("linear_natural", [FLOAT, FLOAT, None, None, None, FLOAT], [HALF, HALF, HALF, 0, 0, 0]),
+    ("linear_natural", [FLOAT, FLOAT, None, None, None, FLOAT], [HALF, 0, HALF, 0, 0, 0]),
     # a result of as many entries as there are, all of them in one place
     ("matmul", [FLOAT, FLOAT, None, FLOAT], [HALF, 1, 2, 2, 2, 0, 0, 1.0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 2, 0, 0, 2]),
     ("repeat_pair", [FLOAT, FLOAT, None, FLOAT, FLOAT], [4, 1 << 20, 1 << 20, 1 << 20, 8, 1, 1]),

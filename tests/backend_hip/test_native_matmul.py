@@ -1,4 +1,4 @@
-"""Batched products of activations: shapes around the edges of blocks, dtypes, counts, and a row's bits in any company."""
+"""Batched products of matrices that lie as they are, and projections by unpacked weights: sizes around blocks, dtypes, counts, a row in any company."""
 
 from __future__ import annotations
 
@@ -36,17 +36,22 @@ def matmul(
     y_dtype: np.dtype[Any] | None = None,
     count: int | None = None,
     status: int = 0,
+    c: Array | None = None,
 ) -> Array:
-    """a [E, J, M, K] and b [E, J, K, N], each stored the other way round where it is `turned`; or two matrices, whose count is of rows."""
+    """a [E, J, M, K] and b [E, J, K, N], each stored the other way round where it is `turned`; or two matrices, whose count is of rows. Added to c, in its
+    bytes, where there is one."""
     entries, each = a.shape[:2] if a.ndim == 4 else (1, 1)
     shared = each // b.shape[1] if b.ndim == 4 else 1
     m, k = a.shape[:-3:-1] if turned[0] else a.shape[-2:]
     n = b.shape[-2 if turned[1] else -1]
     target = y_dtype or a.dtype
-    y = poison((*a.shape[:-2], m, n), target)
+    y = poison((*a.shape[:-2], m, n), target) if c is None else c
     params = [entries, each, m, k, n, *map(int, turned), scale, NUMBER[a.dtype], NUMBER[target], int(a.ndim == 2)]
     params += [max(shared, 1), *steps(a), *steps(b), *steps(y)]
-    return launch(unit, "matmul", [a, b, counter(count), y], params, writes=[3], status=status)[0]
+    operands = [a, b, counter(count), y]
+    if c is not None:
+        return launch(unit, "matmul_add", [c, *operands], params, writes=[4], status=status)[0]
+    return launch(unit, "matmul", operands, params, writes=[3], status=status)[0]
 
 
 def steps(x: Array) -> list[int]:
@@ -65,7 +70,7 @@ def turn(x: Array) -> Array:
 
 @each_unit
 @pytest.mark.parametrize(
-    "size", [(1, 1, 1), (97, 127, 65), (96, 128, 64), (95, 129, 63), (5, 400, 3), (193, 3, 300)], ids=str
+    "size", [(1, 1, 1), (97, 127, 65), (96, 384, 64), (95, 385, 63), (5, 800, 3), (193, 3, 300)], ids=str
 )
 def test_sizes_around_blocks(unit: str, size: tuple[int, int, int], rng: np.random.Generator) -> None:
     m, k, n = size
@@ -175,3 +180,73 @@ def test_heads_are_read_and_written_where_they_lie(unit: str, dtype: np.dtype[An
     assert np.array_equal(
         bits(matmul(unit, p, np.ascontiguousarray(v.transpose(0, 2, 1, 3)))), bits(matmul(unit, p, repeated))
     )
+
+
+@each_unit
+@each_float
+def test_sums_of_several_pieces_are_rounded_once(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    a, b = draw(rng, 100, 900, dtype=dtype), draw(rng, 900, 70, dtype=dtype)
+    y = matmul(unit, a, b, y_dtype=F32)
+    assert_near(y, wide(a) @ wide(b), atol=1e-4, rtol=1e-5)
+    assert np.array_equal(bits(matmul(unit, a, b)), bits(y.astype(dtype)))
+
+
+@each_unit
+@each_float
+def test_added_to_what_is_there(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    """Each way round, over one piece and several, in a batch, nothing at all, and no row past the count."""
+    for m, k, n in ((97, 50, 65), (9, 800, 70)):
+        a, b, c = draw(rng, m, k, dtype=dtype), draw(rng, k, n, dtype=dtype), draw(rng, m, n)
+        expected = wide(c) - 0.5 * (wide(a) @ wide(b))
+        y = matmul(unit, a, b, scale=-0.5, y_dtype=F32, c=c.copy())
+        assert_near(y, expected, atol=2e-6 * k**0.5, rtol=2e-6)
+        for turned in ((True, False), (False, True)):
+            left, right = turn(a) if turned[0] else a, turn(b) if turned[1] else b
+            other = matmul(unit, left, right, turned=turned, scale=-0.5, y_dtype=F32, c=c.copy())
+            assert np.array_equal(bits(other), bits(y))
+        some = matmul(unit, a, b, scale=-0.5, y_dtype=F32, count=4, c=c.copy())
+        assert np.array_equal(bits(some), bits(np.concatenate([y[:4], c[4:]])))
+    a, b, c = draw(rng, 2, 3, 9, 20, dtype=dtype), draw(rng, 2, 3, 20, 33, dtype=dtype), draw(rng, 2, 3, 9, 33)
+    assert_near(matmul(unit, a, b, y_dtype=F32, c=c.copy()), wide(c) + wide(a) @ wide(b), atol=2e-5, rtol=2e-6)
+    none = matmul(unit, a[..., :0].copy(), b[:, :, :0].copy(), y_dtype=F32, c=c.copy())
+    assert np.array_equal(bits(none), bits(c))
+
+
+def linear(
+    unit: str,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    *,
+    in_place: bool = False,
+    count: int | None = None,
+) -> Array:
+    """x [rows, K] by a weight [N, K]; results of x's dtype."""
+    rows, n = len(x), len(weight)
+    y = residual.copy() if residual is not None and in_place else poison((rows, n), x.dtype)
+    params = [rows, x.shape[1], n, NUMBER[x.dtype], NUMBER[weight.dtype], NUMBER[x.dtype]]
+    operands = [x, weight, bias, y if in_place else residual, counter(count), y]
+    return launch(unit, "linear_natural", operands, params, writes=[5])[0]
+
+
+@each_unit
+@each_float
+def test_projections_by_weights_that_are_not_packed(unit: str, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
+    for weight_dtype in FLOATS:
+        x, weight = draw(rng, 101, 500, dtype=dtype), draw(rng, 90, 500, dtype=weight_dtype)
+        bias, residual = draw(rng, 90), draw(rng, 101, 90, dtype=dtype)
+        product = wide(x) @ wide(weight).T
+        near = {"atol": 1e-4, "rtol": 1e-5 if dtype == F32 else 1e-2}
+        assert_near(linear(unit, x, weight), product, **near)
+        assert_near(linear(unit, x, weight, bias), product + bias, **near)
+        y = linear(unit, x, weight, bias, residual)
+        assert_near(y, product + bias + wide(residual), **near)
+        assert np.array_equal(bits(linear(unit, x, weight, bias, residual, in_place=True)), bits(y))
+        some = linear(unit, x, weight, bias, residual, count=7)
+        assert np.array_equal(bits(some[:7]), bits(y[:7]))
+        assert is_poison(some[7:])
+        alone = linear(unit, x[99:100].copy(), weight, bias, residual[99:100].copy())
+        assert np.array_equal(bits(alone[0]), bits(y[99]))
+    empty = linear(unit, np.zeros((3, 0), dtype), np.zeros((70, 0), dtype), np.ones(70, F32))
+    assert np.array_equal(wide(empty), np.ones((3, 70)))

@@ -46,13 +46,22 @@ ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "rope_interleaved": ("x", "cos", "sin"),
     "rope_split_half_bias_bthd": ("x", "cos", "sin"),
     "attention_packed": ("q", *TOKENS),
-    "attention_causal": ("q", "k", "v"),
+    **dict.fromkeys(("attention_causal", "attention_causal_saved", "attention_log_sum"), ("q", "k", "v")),
+    "attention_causal_backward": ("gradient", "q", "k", "v", "y", "log_sum"),
+    "attention_scores_gqa_backward": ("gradient", "q", "k"),
+    "attention_probability_gradient_bthd": ("gradient", "v"),
+    "attention_value_gradient_bthd": ("p", "gradient"),
+    **dict.fromkeys(
+        ("rope_split_half_backward", "rope_interleaved_backward", "rope_split_half_bias_bthd_backward"),
+        ("gradient", "cos", "sin"),
+    ),
     "swiglu": ("gate", "up"),
     "masked_mean": ("start", "length"),
     "penalize": ("logits", "tokens", "prompt_length", "length", "repetition", "presence", "frequency"),
     "sample": ("logits", "temperature", "top_k", "top_p", "min_p", "seed", "index"),
     "add_at_tokens": ("logits", "tokens", "bias", "pairs"),
     "matmul": ("a", "b"),
+    "matmul_add": ("c", "a", "b"),
     **dict.fromkeys(("silu_backward", "gelu_backward", "l2_normalize_backward"), ("gradient", "x")),
     **dict.fromkeys(("tanh_backward", "softmax_backward", "causal_softmax_backward"), ("gradient", "y")),
     **dict.fromkeys(("rms_norm_backward", "layer_norm_backward"), ("gradient", "x", "addend")),
@@ -74,6 +83,7 @@ ROW_RANK: Mapping[str, int] = {
     **dict.fromkeys(("rotary_table", "rotary_table_dynamic", "rotary_table_longrope", "masked_mean"), 1),
     "token_cross_entropy_backward": 1,
     **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax", "causal_softmax_backward"), 3),
+    **dict.fromkeys(("rope_split_half_backward", "rope_interleaved_backward", "matmul_add"), 3),
 }
 """Rank of the first of these operands from which on axis 0 is of rows; 2 for others: a vector is one row, as are a head and a matrix for some."""
 SUMS_OVER_ROWS = (
@@ -300,5 +310,6 @@ def test_only_sums_over_all_rows_and_products_by_parts_promise_nothing() -> None
     hip_rows = {row.identity for row in HIP_ROWS if row.exactness is Exactness.TOLERANCE}
     by_parts = {f"{op}@hip_tile{wave}" for op in ("linear", "linear_split", "linear_swiglu") for wave in (32, 64)}
     vendor = {row.identity for row in HIP_ROWS if row.kind is StepKind.GEMM}
-    summed = {f"{op}@hip" for op in SUMS_OVER_ROWS}
+    by_parts |= {f"attention_causal_backward@hip_tile{wave}" for wave in (32, 64)}
+    summed = {f"{op}@hip" for op in (*SUMS_OVER_ROWS, "attention_bidirectional_backward")}
     assert hip_rows == {"reduce_sum@hip", "cross_entropy@hip", *summed, *by_parts, *vendor}

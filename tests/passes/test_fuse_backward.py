@@ -6,14 +6,15 @@ Graphs are lowered for the GPU, whose rows every fusion has, and run by the refe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pytest
 
-from ostinato.backend_hip.target import hip_target
+from ostinato.backend_hip.target import hip_target, host_rows_target
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.interp import interpret
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array, DType
 from ostinato.passes.pipeline import PipelineOptions, pipeline
 from ostinato.passes.runner import run_pipeline
@@ -26,19 +27,19 @@ BACKWARD = ("fuse_saved_attention", "fuse_norm_backward", "fuse_accumulate")
 SMALL = Config(hidden=32, heads=2, kv_heads=1, width=16, ffn=64, vocabulary=64, bias=True)
 
 
-def step(config: Config) -> TrainingGraph:
-    """Loss and gradients of every weight; the embedding is the head too where it is tied."""
+def step(config: Config, frozen: Collection[str] = ()) -> TrainingGraph:
+    """Loss and gradients of every weight but the frozen ones; the embedding is the head too where it is tied."""
     forward = decoder(config)
     b = Builder("train", list(forward.inputs), list(forward.nodes), dict(forward.types))
     b.value("target", (config.batch,), "B", DType.I32)
     b.add("cross_entropy", ("logits", "target"), "loss")
-    return training_graph(b.graph(("loss",)), None)
+    return training_graph(b.graph(("loss",)), None, frozen=frozen)
 
 
 def values_of(graph: Graph, config: Config, rng: np.random.Generator) -> dict[str, Array]:
     values = input_values(config, rng)
     values["target"] = rng.integers(0, config.vocabulary, config.batch, dtype=np.int32)
-    for item in graph.with_role(Role.PARAMETER):
+    for item in (*graph.with_role(Role.PARAMETER), *graph.with_role(Role.WEIGHT)):
         if not item.value.name.startswith("master."):
             spread = item.value.type.static_shape[-1] ** -0.5 if item.value.type.rank > 1 else 1.0
             drawn = rng.standard_normal(item.value.type.static_shape) * spread
@@ -46,9 +47,9 @@ def values_of(graph: Graph, config: Config, rng: np.random.Generator) -> dict[st
     return values
 
 
-def lowered(whole: TrainingGraph, config: Config, off: Iterable[str] = ()) -> Graph:
+def lowered(whole: TrainingGraph, config: Config, off: Iterable[str] = (), target: Target = GPU) -> Graph:
     precision = "bf16" if config.matrix is DType.BF16 else "f32"
-    return run_pipeline(whole.graph, GPU, PipelineOptions(precision=precision, disable=frozenset(off))).graph
+    return run_pipeline(whole.graph, target, PipelineOptions(precision=precision, disable=frozenset(off))).graph
 
 
 def gradients(graph: Graph, values: dict[str, Array]) -> dict[str, Array]:
@@ -65,6 +66,24 @@ def test_gradients_do_not_depend_on_fusions(off: tuple[str, ...], rng: np.random
     expected = gradients(whole.graph, values)
     found = gradients(lowered(whole, SMALL, off), values)
     assert set(found) == set(expected) >= set(whole.gradients.values())
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("target", [GPU, host_rows_target()], ids=["gpu", "host"])
+def test_frozen_weights_may_be_fused(target: Target, rng: np.random.Generator) -> None:
+    """They are weights as ever, which may be joined, where the gradients of what is in front of them allow it."""
+    names = [
+        f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in ("q_proj", "k_proj", "gate_proj", "up_proj")
+    ]
+    whole = step(SMALL, names)
+    assert not set(names) & set(whole.gradients)
+    values = values_of(whole.graph, SMALL, rng)
+    expected = gradients(whole.graph, values)
+    graph = lowered(whole, SMALL, target=target)
+    joined = {item.value.name: item for item in graph.with_role(Role.WEIGHT)}
+    given = {name: np.concatenate([values[part.tensor] for part in item.parts]) for name, item in joined.items()}
+    found = gradients(graph, {**values, **given})
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-6, err_msg=name)
 

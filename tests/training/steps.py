@@ -18,6 +18,7 @@ from ostinato.passes.training_graph import Updates, as_parameters, training_grap
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
+from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
@@ -114,9 +115,9 @@ def step_graph(updates: Updates | None = _ADAMW, *, keep: bool = True, dtype: DT
     return training_graph(builder.finish([loss]), updates, keep_gradients=keep).graph
 
 
-def program_of(graphs: Mapping[str, Graph], tensors: Tensors | None = None) -> Program:
-    """The proven program of graphs on the host."""
-    target = host_target()
+def program_of(graphs: Mapping[str, Graph], tensors: Tensors | None = None, device: Device | None = None) -> Program:
+    """The proven program of graphs, on the host by default."""
+    target = host_target() if device is None else device.target
     lowered = {name: run_pipeline(graph, target).graph for name, graph in graphs.items()}
     plan = build_program({name: (graph, plan_entry(graph, target, name=name)) for name, graph in lowered.items()})
     check_program(plan, lowered, target)
@@ -129,15 +130,16 @@ def make(
     program: Program | None = None,
     options: TrainOptions | None = None,
     kind: Callable[..., Any] | None = None,
+    device: Device | None = None,
 ) -> TrainExecutable:
     """A step with gradients kept and its forward entry, ready to run."""
-    made = program or program_of({"train": step_graph(), "forward": forward_graph()})
+    made = program or program_of({"train": step_graph(), "forward": forward_graph()}, device=device)
 
     def build(*arguments: Any, **route: Any) -> TrainExecutable:
         standing = {"settings": SETTINGS}
         return (kind or TrainExecutable)(*arguments, options=options, standing=standing, **route)
 
-    return load_program(made, Route(HostDevice(threads=1), mode), kind=build)
+    return load_program(made, Route(device or HostDevice(threads=1), mode), kind=build)
 
 
 def batch(seed: int) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.frontend.checkpoints.export import export_checkpoint
+from ostinato.frontend.export import export_model
 from ostinato.frontend.fresh import new_model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.frontend.tokenizer.train import byte_tokenizer, trained_tokenizer
@@ -136,7 +136,7 @@ def test_an_exported_model_has_the_new_weights_and_the_old_files(family: str, dt
         name: np.asarray(values(old, name), np.float32) * 2 + np.float32(source.shift)
         for name, source in old.checkpoint.tensors.items()
     }
-    export_checkpoint(old.checkpoint, trained, tmp_path / "out", dtype=dtype)
+    export_model(old, trained, tmp_path / "out", dtype=dtype)
     new = ost.load(tmp_path / "out")
     assert (tmp_path / "out/tokenizer.json").read_text() == "{}"
     assert json.loads((tmp_path / "out/config.json").read_text())["hidden_size"] == 64
@@ -147,8 +147,8 @@ def test_an_exported_model_has_the_new_weights_and_the_old_files(family: str, dt
 
 
 def test_parameters_of_another_model_are_not_exported(tmp_path: Path) -> None:
-    checkpoint = new_model(tmp_path / "new", SMALL).checkpoint
-    good = {name: np.zeros(tensor.shape, np.float32) for name, tensor in checkpoint.tensors.items()}
+    model = new_model(tmp_path / "new", SMALL)
+    good = {name: np.zeros(tensor.shape, np.float32) for name, tensor in model.checkpoint.tensors.items()}
     norm = "model.norm.weight"
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({**good, "extra": good[norm]}, WeightsError, "unknown: extra"),
@@ -157,11 +157,11 @@ def test_parameters_of_another_model_are_not_exported(tmp_path: Path) -> None:
     ]
     for parameters, error, told in cases:
         with pytest.raises(error, match=told):
-            export_checkpoint(checkpoint, parameters, tmp_path / "out")
+            export_model(model, parameters, tmp_path / "out")
     with pytest.raises(ConfigError, match="there already"):
-        export_checkpoint(checkpoint, good, tmp_path / "new")
+        export_model(model, good, tmp_path / "new")
     with pytest.raises(ConfigError, match="dtype is 'int8'"):
-        export_checkpoint(checkpoint, good, tmp_path / "out", dtype="int8")
+        export_model(model, good, tmp_path / "out", dtype="int8")
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
@@ -171,7 +171,7 @@ def test_transformers_opens_fresh_and_exported_models(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = new_model(tmp_path / "new", SMALL, tokenizer=TEXTS, vocab_size=300, seed=2)
     parameters = {name: np.asarray(values(model, name)) for name in model.checkpoint.tensors}
-    export_checkpoint(model.checkpoint, parameters, tmp_path / "out", dtype="f32")
+    export_model(model, parameters, tmp_path / "out", dtype="f32")
     ids = np.array([model.checkpoint.tokenizer().encode(TEXTS[0])], dtype=np.int32)
     ours = ost.compile(model, buckets={"B": [1], "T": [ids.size]}, logits="all", device="cpu")(input_ids=ids)["logits"]
     for folder in (tmp_path / "new", tmp_path / "out"):

@@ -176,3 +176,11 @@ def test_a_curve_is_a_picture_of_fixed_size_and_escapes_its_title() -> None:
         assert curve_to_svg("few", few).endswith("</svg>\n")
     many = [Point(step, 1 + (step % 7), 1e-3) for step in range(100_000)]
     assert len(curve_to_svg("many", many)) < 2_000_000
+
+
+def test_the_example_of_the_documentation_is_read_and_shown() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    example = docs / "examples" / "library.toml"
+    config = read_config(example)
+    assert config.made_optimizer().total_steps == config.train.steps
+    assert f"```toml\n{example.read_text()}```\n" in (docs / "train.md").read_text()

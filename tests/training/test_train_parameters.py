@@ -134,7 +134,7 @@ def test_a_clone_trains_parameters_of_its_own(mode: str, program: Program) -> No
     clone.step(batch(1))
     assert state_of(exe) == trained
     again = exe.clone("planned")
-    again.load(exe.parameters(), exe.optimizer_state())
+    again.write_states({name: exe.read_state(name) for name in exe.state_names})
     assert state_of(again) == trained
     assert (again.number, exe.number) == (1, 1)
 
@@ -161,7 +161,7 @@ def _refused(program: Program) -> list[tuple[Mapping[str, Any], type[Exception],
         ({"embed": np.asfortranarray(embed)}, LayoutError, "not contiguous"),
         ({"first.embed": embed.astype(np.float16)}, DTypeError, "expected f32"),
         ({"step": np.zeros(2, np.int32)}, ShapeError, "expected shape"),
-        ({"embed": "abc"}, (InputError, DTypeError), ""),  # type: ignore[list-item]
+        ({"embed": "abc"}, DTypeError, "expected an array, found str"),
         ({3: embed}, InputError, "no parameter and no state is called 3"),  # type: ignore[dict-item]
     ]
 
@@ -180,8 +180,6 @@ def test_a_write_changes_all_or_nothing(mode: str, program: Program) -> None:
         exe.write_states([1])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no parameter and no state"):
         exe.read_state("nothing")
-    with pytest.raises(WeightsError, match=r"missing are \['step'\], unknown are \['x'\]"):
-        exe.load({**exe.parameters(), "x": 1}, {k: v for k, v in exe.optimizer_state().items() if k != "step"})
     assert state_of(exe) == before
 
 

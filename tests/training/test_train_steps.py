@@ -24,6 +24,7 @@ from ostinato.runtime.training.pipeline import StepPipeline
 from tests.training.steps import SETTINGS, VOCABULARY, batch, forward_graph, make, program_of, state_of, step_graph
 
 MODES = ("reference", "eager", "planned", "guarded")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of what is no number
 STEPS = 12
 
 
@@ -84,6 +85,27 @@ def test_results_wait_for_their_own_step(program: Program) -> None:
     assert exe.pending == 0
     assert set(results[0].outputs) == {"loss", "factors"}
     assert state_of(exe) == state_of(plain)
+
+
+def test_a_failure_is_told_once_whoever_waits_for_it(program: Program) -> None:
+    """Another call, or a later result, settles the step that failed; the next step says so."""
+    exe = _working_ahead(make(program=program, options=TrainOptions("raise", ahead=2)))
+    gain = exe.read_state("gain")
+    for settle in ("run", "later result"):
+        exe.write_state("gain", np.full_like(gain, np.nan))
+        failed = exe.step(batch(0))
+        if settle == "run":
+            exe.run("forward", {"input_ids": batch(0)["input_ids"]})
+            assert failed.ready
+            exe.write_state("gain", gain)
+        else:
+            later = exe.step(batch(1))
+            with pytest.raises(NonFiniteLoss, match=f"step {later.number}"):
+                later.wait()
+            exe.write_state("gain", gain)
+        with pytest.raises(NonFiniteLoss, match=f"step {failed.number}:"):
+            exe.step(batch(2))
+        assert exe.step(batch(2)).applied
 
 
 def test_by_default_no_step_is_submitted_behind_a_loss_that_is_not_known(program: Program) -> None:
@@ -188,7 +210,7 @@ def test_a_batch_that_does_not_fit_changes_nothing(mode: str, program: Program) 
         exe.step(input_ids=ids)
     assert state_of(exe) == before
     assert exe.number == 1
-    assert exe(ids.astype(np.int64), target.astype(np.int64)).number == 2
+    assert exe.step(input_ids=ids.astype(np.int64), target=target.astype(np.int64)).number == 2
 
 
 def test_inputs_that_stay(program: Program) -> None:

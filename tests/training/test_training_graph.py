@@ -47,8 +47,9 @@ def test_float32_parameters_are_their_own_masters_and_all_are_updated(model: Mod
     graph = trace_training(model, TrainingShape(2, 8), precision="f32")
     whole = training_graph(graph, Updates("adamw"))
     verify(whole.graph)
-    weights = [item.value.name for item in graph.with_role(Role.WEIGHT)]
-    assert [item.value.name for item in whole.graph.with_role(Role.PARAMETER)] == weights
+    tensors = {part.tensor for item in graph.with_role(Role.WEIGHT) for part in item.parts}
+    weights = [item.value.name for item in whole.graph.with_role(Role.PARAMETER)]
+    assert {part.tensor for item in whole.graph.with_role(Role.PARAMETER) for part in item.parts} == tensors
     assert dict(whole.masters) == {name: name for name in weights}
     assert whole.untouched == ()
     assert len(named(whole.graph, "adamw")) == len(weights)
@@ -61,7 +62,7 @@ def test_a_bf16_matrix_has_a_float32_master_of_the_same_parts_and_stays_what_is_
     whole = training_graph(trace_training(model, TrainingShape(2, 8)), Updates("adamw", DType.BF16))
     verify(whole.graph)
     inputs = whole.graph.inputs_by_name
-    name = "model.layers.0.mlp.up_proj.weight"
+    name = "model.layers.0.mlp.down_proj.weight"
     assert whole.masters[name] == f"master.{name}"
     assert (inputs[name].value.type.dtype, inputs[f"master.{name}"].value.type.dtype) == (DType.BF16, DType.F32)
     assert inputs[name].parts == inputs[f"master.{name}"].parts
@@ -70,6 +71,26 @@ def test_a_bf16_matrix_has_a_float32_master_of_the_same_parts_and_stays_what_is_
     (update,) = [node for node in named(whole.graph, "adamw") if node.name == f"master.{name}.next"]
     assert update.operands[-1] == name, "the mirror is rewritten in the same launch"
     assert whole.masters["model.norm.weight"] == "model.norm.weight", "vectors are read as float32"
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_projections_of_one_input_are_one_product_forward_and_two_backward(model: Model, micro_batches: int) -> None:
+    graph = trace_training_step(model, Recipe(TrainingShape(2, 8, micro_batches))).parts.graph
+    layers = model.config.num_layers
+    assert len(named(graph, "linear")) == micro_batches * (4 * layers + 1)
+    assert len(named(graph, "matmul")) == micro_batches * 2 * (4 * layers + 1)
+    assert not named(graph, "linear_split")
+    joined = graph.inputs_by_name["model.layers.0.self_attn.q_proj_k_proj_v_proj.weight"]
+    assert [part.tensor.split(".")[-2] for part in joined.parts] == ["q_proj", "k_proj", "v_proj"]
+
+
+def test_projections_stay_apart_where_one_is_frozen_or_somebody_wants_each_gradient(model: Model) -> None:
+    shape = TrainingShape(1, 8)
+    single = trace_training_step(model, Recipe(shape, keep_gradients=True)).parts
+    assert {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"} <= set(single.gradients)
+    frozen = trace_training_step(model, Recipe(shape, frozen=("*.k_proj.*",))).parts
+    assert "model.layers.0.self_attn.q_proj_v_proj.weight" in frozen.gradients
+    assert "model.layers.0.mlp.gate_proj_up_proj.weight" in frozen.gradients
 
 
 def test_frozen_weights_stay_weights_without_gradient_or_state(model: Model) -> None:

@@ -155,6 +155,7 @@ _LINEAR = Impl(
     in_place=(("y", "residual"),),
 )
 
+
 def _natural_params(site: CallSite) -> tuple[int, ...]:
     rows, columns = flat(site.operand(0))
     y = site.results[0]

@@ -111,6 +111,7 @@ MOVEMENT_BACKWARD_ROWS = (
         _repeat_params,
         all_of(operand_dtypes(), _axis_uncounted),
         kernel="sum_repeats",
+        exactness=Exactness.TOLERANCE,
     ),
     backward_row(
         "repeat_gqa_kv_bthd_backward",

@@ -55,9 +55,10 @@ def _update(op: str, *updated: str) -> Impl:
     params = {"adamw": _adamw_params, "sgd": _sgd_params, "sgd_momentum": _momentum_params}[op]
     return backward_row(
         op,
-        ("gradient", "factors", *(f"{name}_out" for name in ("parameter", *updated, "mirror"))),
+        ("gradient", "factors", *(f"{name}_out" for name in ("parameter", *updated)), "mirror"),
         params,
         operand_dtypes(mirror=_HALVES, first=_MOMENTS, second=_MOMENTS),
+        exactness=Exactness.TOLERANCE,
     )
 
 

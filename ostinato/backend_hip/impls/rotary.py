@@ -1,7 +1,7 @@
 """Rows of the rotary embedding: tables of angles, and the rotation in both pairings of elements.
 
 A rotation has two rows: one writes the natural order and may work in place, the other writes head-major memory (`BHTD`), which whole-sequence attention
-reads best, so that the change of layout costs nothing of its own.
+reads best, so that the change of layout costs nothing of its own; it also reads heads that are columns of a joint product.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ostinato.backend_hip.impls.common import (
     need_dtype,
     number,
 )
+from ostinato.backend_hip.impls.matmul import one_run
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType, TensorType
@@ -35,6 +36,8 @@ __all__ = [
     "rope_dtypes",
     "rope_head_major",
     "table_dtypes",
+    "token_step",
+    "tokens_at_one_distance",
 ]
 
 
@@ -100,15 +103,37 @@ def rope_head_major(site: CallSite) -> str | None:
     return None if head_major(x) else f"head-major results need four named axes, found {x}"
 
 
+def token_step(site: CallSite) -> int | None:
+    """Elements from the heads of one token of x [..., H, D] to those of the next: more than H * D where they are columns of a joint product. None where the
+    heads of a token are not one run, or tokens are not at one distance."""
+    x, strides = site.operand(0).static_shape, site.strides[0]
+    if strides is None:
+        return None
+    *tokens, (heads, head), (width, element) = zip(x, strides, strict=True)
+    found = one_run(tokens)
+    if found is None or (width > 1 and element != 1) or (heads > 1 and head != width):
+        return None
+    return found[1] if found[0] > 1 else heads * width
+
+
+def tokens_at_one_distance(site: CallSite) -> str | None:
+    """The reason when `token_step` finds none."""
+    if token_step(site) is not None:
+        return None
+    strides = list(site.strides[0] or ())
+    return f"x must have the heads of a token in one run, and tokens at one distance, found {site.operand(0)} with strides {strides}"
+
+
 def _rope_params(site: CallSite) -> tuple[int, ...]:
-    """M, H, D, half, dtype and where row m = b*T + t of head h goes: b*batch_stride + t*row_stride + h*head_stride."""
+    """M, H, D, half, dtype, where row m = b*T + t of head h goes: b*batch_stride + t*row_stride + h*head_stride, and from one row of x to the next."""
     result, half = site.results[0], site.operand(1).static_shape[-1]
     *leading, heads, width = result.static_shape
-    rows = math.prod(leading)
+    rows, step = math.prod(leading), token_step(site)
+    assert step is not None, "accepted before"
     if result.is_natural:
-        return (rows, heads, width, half, number(result), heads * width, width, rows, rows * heads * width)
+        return (rows, heads, width, half, number(result), heads * width, width, rows, rows * heads * width, step)
     batch_stride, row_stride, head_stride, _ = result.strides
-    return (rows, heads, width, half, number(result), row_stride, head_stride, leading[-1], batch_stride)
+    return (rows, heads, width, half, number(result), row_stride, head_stride, leading[-1], batch_stride, step)
 
 
 def _table(
@@ -147,10 +172,11 @@ def _rope(op: str) -> tuple[Impl, ...]:
     head_major_row = replace(
         row,
         name="host_head_major",
-        accepts=all_of(rope_dtypes, foldable_count(inner=2), rope_head_major),
+        accepts=all_of(rope_dtypes, foldable_count(inner=2), rope_head_major, tokens_at_one_distance),
         result_layout=lambda site: head_major(site.results[0]),
         layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
         in_place=(),
+        strided=frozenset({"x"}),
         priority=-2,
     )
     return (row, all_rows_twin(row, rope_dtypes), head_major_row)

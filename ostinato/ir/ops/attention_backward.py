@@ -124,7 +124,8 @@ def attend_backward(
     groups = k.shape[1]
     heads = q.shape[1] // max(groups, 1)
     scores = _scores(q, k, visible, scale, soft_cap)
-    p = np.where(visible, np.exp(scores - np.where(np.isfinite(log_sum), log_sum, 0.0)[..., None]), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        p = np.where(visible, np.exp(scores - np.where(log_sum == -np.inf, 0.0, log_sum)[..., None]), 0.0)
     upstream_of = gradient.transpose(1, 0, 2)
     dp = multiply(upstream_of, np.repeat(v.transpose(1, 2, 0), heads, axis=0))
     ds = p * (dp - np.sum(gradient * y, axis=-1).T[..., None])

@@ -69,8 +69,10 @@ def _of_product(at: Gradients, parts: Sequence[str], *, bias: int | None, gain: 
     """The gradients of x (operand 0), weight (1), bias and gain where there are such; `parts` side by side are that of the product."""
     x, found = at.operand(0), {}
     factor = at.operand(gain) if gain is not None and at.has(gain) else None
+    if at.type(at.operand(1)).dtype is DType.F32 or (bias is not None and at.wants(bias)):
+        parts = [_joined(at, parts)]  # else each is rounded first, which its maker can do itself
     if bias is not None and at.wants(bias):
-        found[bias] = _joined(at, [at.apply("bias_gradient", [part]) for part in parts])
+        found[bias] = at.apply("bias_gradient", parts)
     of_x, of_gain = at.wants(0), gain is not None and at.wants(gain)
     if not (of_x or of_gain or at.wants(1)):
         return found

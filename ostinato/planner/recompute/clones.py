@@ -1,7 +1,8 @@
 """Writes a script into the graph: every step that runs once more becomes a clone, a node of its own named after the original (`x~1`, `x~2`, ...).
 
 A reader takes the latest instance of what it reads. Views lie in the instance they look into, so a view of a value that was computed again is cloned with it.
-In the text of the graph a clone stands right before its first reader; the schedule has the order in which the steps run.
+In the text of the graph a clone stands right before its first reader, or before an update of what it reads where that comes first; the schedule has the order
+in which the steps run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ostinato.ir.graph import Graph, Node, Value
+from ostinato.ir.opdef import OpDef
 from ostinato.ir.views import viewed
 from ostinato.planner.order import Scheduled
 from ostinato.planner.recompute.model import RecomputeModel, Script
@@ -28,9 +30,11 @@ class Rewritten:
     schedule: tuple[Scheduled, ...]
 
 
-def rewritten(graph: Graph, storages: Storages, model: RecomputeModel, script: Script) -> Rewritten:
+def rewritten(
+    graph: Graph, storages: Storages, model: RecomputeModel, script: Script, ops: Mapping[str, OpDef]
+) -> Rewritten:
     """The graph in which a script's steps run once more."""
-    writer = _Writer(graph, storages)
+    writer = _Writer(graph, storages, ops)
     order: list[str] = []
     for turn, again in zip(model.turns, script, strict=True):
         order += [writer.clone(model.turns[i].node, [model.storages[s] for s in model.turns[i].makes]) for i in again]
@@ -43,8 +47,8 @@ def rewritten(graph: Graph, storages: Storages, model: RecomputeModel, script: S
 class _Writer:
     """Takes steps in the order in which they run."""
 
-    def __init__(self, graph: Graph, storages: Storages) -> None:
-        self._graph, self._storages = graph, storages
+    def __init__(self, graph: Graph, storages: Storages, ops: Mapping[str, OpDef]) -> None:
+        self._graph, self._storages, self._ops = graph, storages, ops
         self.clones: dict[str, str] = {}
         self._taken = set(graph.types)
         self._numbers: Counter[str] = Counter()
@@ -69,15 +73,17 @@ class _Writer:
         return made.name
 
     def placed(self) -> tuple[Node, ...]:
-        """All nodes: the originals in the order of the graph, each clone right before its first reader, one without a reader behind its original."""
+        """All nodes: the originals in the order of the graph, each clone right before its first reader or before an update of what it reads, one without a
+        reader behind its original."""
         read = {name for reader in self._nodes.values() for name in reader.operands}
         unread: dict[str, list[str]] = {}
         for clone, original in self.clones.items():
             if not any(value.name in read for value in self._nodes[clone].results):
                 unread.setdefault(original, []).append(clone)
+        overwritten = self._overwritten()
         placed: dict[str, Node] = {}
         for node in self._graph.nodes:
-            for name in (node.name, *unread.get(node.name, ())):
+            for name in (*overwritten.get(node.name, ()), node.name, *unread.get(node.name, ())):
                 stack = [self._nodes.get(name, node)]
                 while stack:
                     reader = stack[-1]
@@ -89,6 +95,23 @@ class _Writer:
                     else:
                         stack.append(self._nodes[missing])
         return tuple(placed.values())
+
+    def _overwritten(self) -> dict[str, list[str]]:
+        """For each update the clones that read what it overwrites as it was before."""
+        storage_of = {name: place.storage for name, place in self._storages.places.items()}
+        nodes = {node.name: (number, node) for number, node in enumerate(self._graph.nodes)}
+        updates: dict[str, list[tuple[int, str]]] = {}
+        for number, node in nodes.values():
+            for result, _ in self._ops[node.op].aliased(node.operands):
+                updates.setdefault(storage_of[node.results[result].name], []).append((number, node.name))
+        found: dict[str, list[str]] = {}
+        for clone, original in self.clones.items():
+            number, node = nodes[original]
+            for name in node.operands:
+                later = [item for item in updates.get(storage_of.get(name or "", ""), ()) if item[0] > number]
+                if later:
+                    found.setdefault(later[0][1], []).append(clone)
+        return found
 
     def _instance(self, name: str) -> str:
         """What a reader of a value reads now: the value, or its counterpart in the latest instance of its storage."""

@@ -11,7 +11,9 @@ a price, which rises until enough bytes are free; of several cuts of the same we
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from ostinato.planner.recompute.model import RecomputeModel
 
@@ -66,18 +68,22 @@ class _Network:
         self.load = model.need(here) + sum(model.sizes[storage] for storage in self.needed)
         self.steps: dict[int, None] = {}
         self.storages: dict[int, None] = {}
-        stack = list(self.needed)
-        while stack:
-            storage = stack.pop()
+        # when each is read below the peak, the last of the steps that it would be made again for
+        read = {storage: model.uses[storage][bisect_right(model.uses[storage], turn)] for storage in self.needed}
+        waiting = [(-model.maker[storage], storage) for storage in self.needed]
+        heapify(waiting)
+        while waiting:  # from below, so that all that a step is run again for is known when it is met
+            _, storage = heappop(waiting)
             if storage in self.storages:
                 continue
             self.storages[storage] = None
             maker = model.maker[storage]
-            if storage in self.present or model.turns[maker].cost is None:
+            if storage in self.present or not model.turns[maker].may_run(read[storage]):
                 continue  # it is there, or it must be kept: nothing above it matters
-            if maker not in self.steps:
-                self.steps[maker] = None
-                stack += model.turns[maker].reads
+            self.steps[maker] = None
+            for source in model.turns[maker].reads:
+                read[source] = max(read.get(source, -1), read[storage])
+                heappush(waiting, (-model.maker[source], source))
 
     def cut(self, price: int) -> tuple[Cut, int]:
         """The cut of least weight at a price of bytes, and the bytes it frees at the step."""

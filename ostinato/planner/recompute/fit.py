@@ -204,7 +204,7 @@ class _Search:
         found = self._planned.get(script)
         if found is None:
             task = self._task
-            made = rewritten(task.graph, self._prepared.storages, self._model, script)
+            made = rewritten(task.graph, self._prepared.storages, self._model, script, task.ops)
             plan = task.plan(made.graph, made.schedule)
             if plan.stats.arena_bytes > self._limit and task.settings.order == "search":
                 plan = min(plan, task.plan(made.graph), key=lambda plan: plan.stats.arena_bytes)

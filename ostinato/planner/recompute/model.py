@@ -1,7 +1,7 @@
 """What recomputation sees of a graph: steps in an order, the bytes of the arena they touch, and what it costs to run one again.
 
-A step may run again when its operator is pure and no update below it overwrites what it makes or reads. Outputs that lie outside of the arena have one
-instance: a clone makes them too, but nobody reads those.
+A step may run again when its operator is pure and no update overwrites what it makes, as long as none has overwritten what it reads: a parameter is read again
+until its optimizer has run. Outputs that lie outside of the arena have one instance: a clone makes them too, but nobody reads those.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ __all__ = ["RecomputeModel", "Script", "Turn", "recompute_model"]
 BYTE_COST = 8
 """What a byte read or written costs, in floating-point operations: processors do about so many in the time that memory takes to deliver one."""
 
+NEVER = 2**62
+"""A step that no order has."""
+
 Script = tuple[tuple[int, ...], ...]
 """For each step, the steps that run once more right before it, in that order."""
 
@@ -29,6 +32,7 @@ class Turn:
     """A step: storages it `reads` and `makes`, `workspace` bytes for it alone, `spill` bytes more when it runs again (results that nobody reads from a clone).
 
     `takes`: (made, read) storages, the first in the bytes of the second where that dies here. `work`: in floating-point operations, `BYTE_COST` a byte.
+    `until`: the first step below that overwrites what this one reads; right before it, it may still run again.
     """
 
     node: Node
@@ -39,11 +43,16 @@ class Turn:
     takes: tuple[tuple[int, int], ...]
     work: int
     repeatable: bool
+    until: int = NEVER
 
     @property
     def cost(self) -> int | None:
         """Of running it once more; None where it must not."""
         return self.work if self.repeatable else None
+
+    def may_run(self, before: int) -> bool:
+        """Whether it may run once more right before that step."""
+        return self.repeatable and before <= self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +99,10 @@ def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool,
     """The model of a graph prepared for one lane whose nodes run in `order`: the names of all nodes that are no views. Every size includes `guard` bytes."""
     ops, storages = prepared.ops, prepared.storages
     nodes = {node.name: node for node in prepared.graph.nodes}
-    updated = {  # storage -> the last step that writes over it
-        storages.places[nodes[name].results[result].name].storage: index
-        for index, name in enumerate(order)
-        for result, _ in ops[nodes[name].op].aliased(nodes[name].operands)
-    }
+    updated: dict[str, list[int]] = {}  # storage -> the steps that write over it
+    for index, name in enumerate(order):
+        for result, _ in ops[nodes[name].op].aliased(nodes[name].operands):
+            updated.setdefault(storages.places[nodes[name].results[result].name].storage, []).append(index)
     number: dict[str, int] = {}
     maker: list[int] = []
     uses: list[list[int]] = []
@@ -109,9 +117,10 @@ def recompute_model(prepared: Prepared, order: Sequence[str], *, in_place: bool,
         turns.append(_turn(prepared, node, makes, number, in_place=in_place, guard=guard))
         for read in turns[-1].reads:
             uses[read].append(index)
-        sources = [storages.places[value].storage for value in node.operands if value]
-        if any(updated.get(storage, -1) > index for storage in (*sources, *makes)):
-            turns[-1] = replace(turns[-1], repeatable=False)
+        repeatable = turns[-1].repeatable and not any(storage in updated for storage in makes)
+        sources = {storages.places[value].storage for value in node.operands if value}
+        later = (step for storage in sources for step in updated.get(storage, ()) if step > index)
+        turns[-1] = replace(turns[-1], repeatable=repeatable, until=min(later, default=NEVER))
     sizes = tuple(align_up(storages.sizes[storage] + guard, prepared.target.alignment) for storage in number)
     return RecomputeModel(tuple(turns), tuple(number), sizes, tuple(maker), tuple(map(tuple, uses)))
 

@@ -95,8 +95,8 @@ class _Walk:
                 if missing is not None:
                     frame.brought.add(missing)
                     maker = self.model.maker[missing]
-                    if not turns[maker].repeatable:
-                        return None  # a cut let go what only stays where all of it is kept
+                    if not turns[maker].may_run(now):
+                        return None  # a cut let go what only stays where all of it is kept, or it was dropped for a reader that comes too late
                     self.stack.append(_Frame(maker, turns[maker]))
                 elif len(self.stack) == 1:
                     self._pass(now)
@@ -201,7 +201,7 @@ class _Walk:
         stack = list(steps)
         while stack:
             turn = model.turns[stack.pop()]
-            if turn.cost is None:
+            if turn.cost is None or not turn.may_run(use):
                 return None
             cost += turn.cost
             for read in turn.reads:

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ostinato.ir.errors import BoundsError
+from ostinato.ir.example import IGNORED
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType
 
 __all__ = ["IndexLimits", "index_limits"]
-
-IGNORED = -100
-"""The target of a token that is not learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ is no finite number changes nothing; with the policy "raise" no step is submitte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import ConfigError, InputError, WeightsError
+from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Device
@@ -140,7 +141,7 @@ class TrainExecutable(Executable):
         what an earlier step met, `NonFiniteLoss` among it. Where the device works while it is called, what this step met is raised at once.
         """
         given = {**self._standing, **(inputs or {}), **more}
-        with self.exclusive():
+        with Executable.exclusive(self):
             number = self._number + 1
             known = {binding.name: binding.type for binding in self.plan.inputs}
             if COUNTER in known and COUNTER not in given:
@@ -149,8 +150,8 @@ class TrainExecutable(Executable):
             self._limits.check(checked)
             self._gradients.check_addresses()
             while self._steps.pending >= self._steps.depth:
-                if (failed := self._steps.take().failed) is not None:
-                    raise failed
+                self._steps.take()
+            self._steps.raise_untold()
             runner = self.runner(TRAIN)
             result = StepResult(number, self.options.nan_policy, self._await)
             self._gradients.step = number
@@ -162,21 +163,17 @@ class TrainExecutable(Executable):
                 raise result.failed
             return result
 
-    def __call__(self, input_ids: Any, target: Any) -> StepResult:
-        """`step` on a batch of token ids and targets, both int32 or int64 [B,T]."""
-        return self.step(input_ids=input_ids, target=target)
-
     def finish(self) -> None:
         """Waits for all steps that were submitted. Raises what the first of them met that nobody was told of, when all are done."""
         with Executable.exclusive(self):
-            if (failed := self._steps.drain()) is not None:
-                raise failed
+            self._steps.drain()
+            self._steps.raise_untold()
 
     def _run(self, runner: Runner, inputs: Mapping[str, Array], result: StepResult) -> None:
         if isinstance(runner, PlannedRunner) and not isinstance(runner, GuardedRunner) and self._observer is None:
             self._steps.submit(runner, inputs, result)
             if not self._works_ahead:
-                self._steps.take()
+                self._steps.take(result)
             return
         for name, array in inputs.items():
             runner.inputs[name][...] = array
@@ -188,7 +185,14 @@ class TrainExecutable(Executable):
     def _await(self, result: StepResult) -> None:
         with Executable.exclusive(self, wait=True):
             while not result.ready:
-                self._steps.take()
+                self._steps.take(result)
+
+    @contextmanager
+    def exclusive(self, *, wait: bool = False) -> Iterator[None]:
+        """Holds the executable for a call that is no step, with no step on its way: it may use the memory that steps are given their inputs in."""
+        with super().exclusive(wait=wait):
+            self._steps.drain()
+            yield
 
     # gradients
 
@@ -199,9 +203,8 @@ class TrainExecutable(Executable):
 
     def gradient(self, name: str) -> Array:
         """A copy of a parameter's gradient of the last step, float32, as it was before it was clipped. Raises what `bind_grad_buffer` raises for names."""
-        with Executable.exclusive(self):
+        with self.exclusive():
             binding = self._gradients.binding(name)
-            self._steps.drain()
             return np.array(self._kept[binding.name]) if self.mode == "reference" else self._gradients.read(name)
 
     def bind_grad_buffer(self, name: str, buffer: Any, *, zero: bool = True) -> None:
@@ -224,14 +227,12 @@ class TrainExecutable(Executable):
         """Gives the gradient its own memory again, which is zero until the next step; the caller's keeps what it has. Raises `LifecycleError` where nothing is
         bound."""
         with self.exclusive():
-            self._steps.drain()
             self._gradients.unbind(name)
             self._remake()
 
     def zero_grad(self) -> None:
         """Zeroes all kept gradients where they lie; no address changes. Steps do not need it: the first contribution replaces what is there."""
         with self.exclusive():
-            self._steps.drain()
             for name in self._gradients.names:
                 self._gradients.zero(name)
             self._kept = {name: np.zeros_like(array) for name, array in self._kept.items()}
@@ -279,7 +280,6 @@ class TrainExecutable(Executable):
 
     def _remake(self) -> None:
         """Lets go of the runner: the next step makes one for what has changed."""
-        self._steps.drain()
         self._steps.forget()
         self._runners.pop(TRAIN, None)
 
@@ -317,8 +317,6 @@ class TrainExecutable(Executable):
 
     def reset_state(self) -> None:
         """Parameters as the checkpoint has them, moments and the count of steps zero, and the next step is the first."""
-        with Executable.exclusive(self):
-            self._steps.drain()
         super().reset_state()
         self._number = 0
 
@@ -327,30 +325,6 @@ class TrainExecutable(Executable):
         super().write_states(values)
         if STEP in values and STEP in self.state_names:
             self._number = int(np.asarray(values[STEP]).reshape(-1)[0])
-
-    def parameters(self) -> Mapping[str, Array]:
-        """Copies of all parameters by the names of their tensors in the checkpoint, each in its widest dtype here."""
-        with Executable.exclusive(self):
-            return {name: self._state.read(name) for name in self._state.parameters}
-
-    def optimizer_state(self) -> Mapping[str, Array]:
-        """Copies of what steps update beside the parameters: moments, and the count of steps that were applied."""
-        with Executable.exclusive(self):
-            return {item.name: self._state.read(item.name) for item in self.program.plan.state}
-
-    def load(self, parameters: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Goes on from what `parameters` and `optimizer_state` gave: all of it or, where something is missing, unknown or does not fit, nothing.
-
-        Raises `WeightsError` for names that are missing or that nothing here has, and what `write_states` raises.
-        """
-        given, known = {**parameters, **state}, set(self.state_names)
-        missing, unknown = sorted(known - set(given)), sorted(set(given) - known)
-        if missing or unknown:
-            raise WeightsError(
-                f"expected every parameter and state; missing are {missing[:5] or 'none'}, unknown are {unknown[:5] or 'none'}",
-                hint="load what a step of the same model and optimizer gave",
-            )
-        self.write_states(given)
 
     @property
     def _own_options(self) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ class StepPipeline:
         self._way: deque[StepResult] = deque()
         self._queue: Replays | None = None
         self._uploaded: Ring | None = None
+        self._untold: BaseException | None = None
         self.skipped = 0
 
     @property
@@ -52,8 +53,8 @@ class StepPipeline:
         self._queue.submit()
         self._way.append(result)
 
-    def take(self) -> StepResult:
-        """Settles the first step that is on its way, and returns it."""
+    def take(self, asked: StepResult | None = None) -> None:
+        """Settles the first step that is on its way. What it met is for `raise_untold`, unless it is the one that was asked for, whose reader is told."""
         assert self._queue is not None, "a step is submitted before it is taken"
         found: Mapping[str, Array] | None = None
         error: BaseException | None = None
@@ -63,20 +64,24 @@ class StepPipeline:
             error = caught
         first = self._way.popleft()
         self.settle(first, found, error)
-        return first
+        if first is not asked:
+            self._untold = self._untold or first.failed
 
     def settle(self, result: StepResult, found: Mapping[str, Array] | None, error: BaseException | None = None) -> None:
         """Notes what came of a step."""
         result.settle(found, error)
         self.skipped += result.skipped
 
-    def drain(self) -> BaseException | None:
-        """Settles all steps; what the first that failed met."""
-        failed: BaseException | None = None
+    def drain(self) -> None:
+        """Settles all steps."""
         while self._way:
-            found = self.take().failed
-            failed = failed or found
-        return failed
+            self.take()
+
+    def raise_untold(self) -> None:
+        """Raises what the first step met that failed and that nobody asked for, once."""
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            raise untold
 
     def forget(self) -> None:
         """Nothing is on its way: the next step may be of another runner."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.backend_hip.target import named_target
-from ostinato.frontend.checkpoints.export import CONFIG, export_checkpoint
 from ostinato.frontend.checkpoints.files import read_json
+from ostinato.frontend.export import CONFIG, export_model
 from ostinato.frontend.fresh import new_model
 from ostinato.frontend.model import Model, load
 from ostinato.frontend.training import TrainingShape
@@ -156,12 +156,12 @@ def settings_of(config: TrainConfig, model: Model) -> dict[str, Any]:
 
 
 def export(config: TrainConfig, model: Model, parameters: Mapping[str, Array]) -> Path:
-    """Writes the trained model into the run's folder, in the place of one from an earlier end of this run. Raises what `export_checkpoint` raises."""
+    """Writes the trained model into the run's folder, in the place of one from an earlier end of this run. Raises what `export_model` raises."""
     folder, aside = config.folder / MODEL, config.folder / f".old-{MODEL}"
     made = config.folder / f".new-{MODEL}"
     for left in (made, aside):
         shutil.rmtree(left, ignore_errors=True)
-    export_checkpoint(model.checkpoint, parameters, made, dtype=config.train.export)
+    export_model(model, parameters, made, dtype=config.train.export)
     if folder.exists():
         folder.rename(aside)
     made.rename(folder)

@@ -34,7 +34,8 @@ class TrainReport(Report):
 class TrainPlanReport(Report):
     """`ostinato train --dry-run`: whether a step fits. `regions` as in `plan`; `peak` are the tensors alive at the peak of the arena, with bytes and line.
 
-    Where it does not fit, `missing_bytes` are those that the smallest plan found lacks, and `message` says who holds the others.
+    Where it does not fit, `missing_bytes` are those that the smallest plan found lacks, `message` says who holds the others, and all else is said of the plan
+    without a limit.
     """
 
     class Tensor(Report):

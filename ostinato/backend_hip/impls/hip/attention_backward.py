@@ -131,16 +131,16 @@ def _indices(site: CallSite) -> str | None:
     return first_reason(*(need_dtype(name, site.operand(index), (DType.I32,)) for index, name in names))
 
 
-_TILE = 16
-_OWN = {64: 64, 128: 32}
-"""Queries or keys of a block by head width, as kernels/attention/tile_backward.hip has it; a wave has 16 of them."""
+_WIDTHS = (64, 128)
+_OWN = 32
+"""Queries or keys of a block, as kernels/attention/tile_backward.hip has it."""
+_WAVES = 4
 _FEWEST = 16
 """Tokens of a sequence from which on matrix units pay."""
 
 
 def _tiles(site: CallSite) -> int:
-    _, time, _, _, width = _sizes(site)
-    return -(-time // _OWN[width])
+    return -(-_sizes(site)[1] // _OWN)
 
 
 def _sharers(site: CallSite) -> int:
@@ -158,7 +158,7 @@ def _tile_workspace(site: CallSite) -> int:
     batches, _, _, kv_heads, width = _sizes(site)
     sharers = _sharers(site)
     units = batches * kv_heads * _tiles(site) * sharers
-    return DType.F32.nbytes(units * 2 * _OWN[width] * width) if sharers > 1 else 0
+    return DType.F32.nbytes(units * 2 * _OWN * width) if sharers > 1 else 0
 
 
 def _tile_fits(site: CallSite) -> str | None:
@@ -168,7 +168,7 @@ def _tile_fits(site: CallSite) -> str | None:
         need_dtype("q", site.operand(1), (DType.BF16,)),
         need_dtype("y", site.operand(4), both),
         need_dtype("q_gradient", site.results[0], both),
-        None if width in _OWN else f"the head width must be {' or '.join(map(str, _OWN))}, found {width}",
+        None if width in _WIDTHS else f"the head width must be {' or '.join(map(str, _WIDTHS))}, found {width}",
     )
 
 
@@ -182,9 +182,9 @@ def _on_matrix_units(row: Impl, wave: int) -> Impl:
         return kernel_name("attention/tile_backward", "attention_tile_causal_backward", width, *names)
 
     def launch(site: CallSite) -> Launch:
-        batches, _, heads, kv_heads, width = _sizes(site)
+        batches, _, heads, kv_heads, _ = _sizes(site)
         blocks = _tiles(site) * batches * (kv_heads * _sharers(site) + heads)
-        return block_launch(blocks, _OWN[width] // _TILE * wave)
+        return block_launch(blocks, _WAVES * wave)
 
     return replace(
         row,
@@ -198,6 +198,7 @@ def _on_matrix_units(row: Impl, wave: int) -> Impl:
         workspace=_tile_workspace,
         accepts=all_of(row.accepts, _tile_fits),
         extents=Extents(sequence=(_FEWEST, None)),
+        exactness=Exactness.TOLERANCE,  # a batch may be too large for blocks to share keys
     )
 
 
@@ -211,7 +212,6 @@ _CAUSAL = replace(
         _causal_params,
         _causal_launch,
         all_of(_gradients, _operands(1, "q", "k", "v"), _causal_operands),
-        exactness=Exactness.TOLERANCE,
     ),
     strided=frozenset({"q", "k", "v"}),
     layouts=_LAYOUTS,

@@ -15,6 +15,8 @@ from ostinato.backend_hip.impls.rotary import (
     rope_dtypes,
     rope_head_major,
     table_dtypes,
+    token_step,
+    tokens_at_one_distance,
 )
 from ostinato.ir.step import Launch
 from ostinato.ir.target import NATURAL, CallSite, Impl
@@ -54,15 +56,17 @@ def _units(site: CallSite, half: int) -> tuple[int, int]:
 
 
 def _rope_params(site: CallSite) -> Params:
-    """Units of work, H, D, half, and where head h of token t of batch b goes: b * batch + t * token + h * head."""
+    """Units of work, H, D, half, where head h of token t of batch b goes: b * batch + t * token + h * head, and from one token of x to the next."""
     result, half = site.results[0], site.operand(1).static_shape[-1]
     *leading, heads, width = result.static_shape
+    step = token_step(site)
+    assert step is not None, "accepted before"
     if result.is_natural:
         places = (max(math.prod(leading), 1), 0, heads * width, width)
     else:
         batch, token, head, _ = result.strides
         places = (leading[-1], batch, token, head)
-    return (*_units(site, half), heads, width, half, *places)
+    return (*_units(site, half), heads, width, half, *places, step)
 
 
 def _bias_launch(site: CallSite) -> Launch:
@@ -91,10 +95,11 @@ def _rope(op: str) -> tuple[Impl, ...]:
     head_major_row = replace(
         row,
         name="hip_head_major",
-        accepts=all_of(rope_dtypes, rope_head_major),
+        accepts=all_of(rope_dtypes, rope_head_major, tokens_at_one_distance),
         result_layout=lambda site: head_major(site.results[0]),
         layouts=(("y", ("BHTD", "BGTD", NATURAL)),),
         in_place=(),
+        strided=frozenset({"x"}),
         priority=-1,
     )
     return (row, head_major_row)

@@ -30,7 +30,13 @@ DEVICE f32 dot(const A* a, const B* b, int width) {
     return sum;
 }
 
-// Two heads into shared memory, which an earlier user may still read.
+// A head, or two, into shared memory, which an earlier user may still read.
+template <class T>
+DEVICE void take(f32* to, const T* from, int width) {
+    block_barrier();
+    for (int d = thread_index(); d < width; d += TILE) to[d] = widen(from[d]);
+    block_barrier();
+}
 template <class A, class B>
 DEVICE void take(f32* first, const A* from, f32* second, const B* other, int width) {
     block_barrier();
@@ -151,8 +157,7 @@ DEVICE void attention_log_sum(const T* q, const T* k, const i32* count, f32* log
     const i64 units = valid_rows(count, batches) * time * heads;
     for (i64 unit = block_index(); unit < units; unit += block_count()) {
         const i64 head = unit % heads, token = unit / heads % time, batch = unit / heads / time;
-        const T* const from = q + (batch * q_batch + token * q_token + head * q_head);
-        take(query, from, query, from, size);
+        take(query, q + (batch * q_batch + token * q_token + head * q_head), size);
         const Heads<const T> keys = {k + batch * k_batch, k_token, k_head};
         const Softmax found = softmax_of(query, nullptr, keys, keys, head / (heads / kv_heads),
                                          window_start(token, window), token + 1, size, score);

@@ -1,23 +1,17 @@
 // Gradients of softmax(scale q k) v over whole sequences on the matrix units, q, k and v in bf16, by what stands in
-// backward.hip. A block has a tile of keys of one query head, whose queries stream by 32 at a time in ascending order, or
-// a tile of queries, whose keys do; a wave has 16 of them. Products are bf16 by bf16: the gradient, weights and their
-// gradients are cut in two, so that results are nearly as good as f32.
+// backward.hip. A block has 32 keys of one query head, whose queries stream by 32 at a time in ascending order, or 32
+// queries, whose keys do. Two waves share 16 rows of its own: each makes their scores with one half of those that stream
+// by, and sums up one half of the head width. Products are bf16 by bf16: the gradient, weights and their gradients are
+// cut in two, so that results are nearly as good as f32.
 //
 // Heads that share keys have a block each while there are tickets for it. Each then leaves its sums in the workspace, and
 // the last one of them adds them up in the order of heads, whichever it is. Else one block has all of these heads.
 #include "sequences.h"
 #include "tile.h"
 
-constexpr int STEP = TILE_DEPTH;  // queries or keys that stream by together
-
-// Of a block.
-template <int WIDTH>
-struct Shape {
-    static constexpr int SIDES = WIDTH > 64 ? 2 : 4, OWN = SIDES * TILE, THREADS = SIDES * WAVE;
-    static constexpr int ROWS = 3 * OWN + 2 * STEP, PIECES = WIDTH / TILE_DEPTH, ACROSS = WIDTH / TILE;
-    static constexpr int WORDS = ROWS * Staged<WIDTH, bf16>::STRIDE / RUN;
-    static_assert(OWN >= STEP, "queries of a block take more room than its keys");
-};
+constexpr int OWN = 32, STEP = TILE_DEPTH;  // rows of a block, and those that stream by together
+constexpr int HALVES = STEP / TILE, WAVES = OWN / TILE * HALVES, THREADS = WAVES * WAVE;
+constexpr int EXCHANGED = TILE * STEP;  // shares of the rows of two waves
 
 // Where everything is; positions of tokens are within a sequence.
 template <class Y>
@@ -36,30 +30,33 @@ struct Problem {
 };
 
 // What the softmax of a query is made of, see backward.hip.
-template <int ROWS>
 struct Softmaxes {
-    f32 log_sums[ROWS], drifts[ROWS];
+    f32 log_sums[OWN], drifts[OWN];
 };
 
-// Shared memory for all rows that a block holds, and what queries are known by.
+// Shared memory: queries, their gradients cut in two, keys and values; what queries are known by; and shares on their way
+// from wave to wave.
 template <int WIDTH>
 struct Memory {
-    using Rows = Staged<WIDTH, bf16>;
-    Rows all;
-    Softmaxes<Shape<WIDTH>::OWN>* known;
-    bf16* scratch;  // of this wave
-    DEVICE Rows part(int row) const { return {all.first + row * Rows::STRIDE}; }
+    Staged<WIDTH, bf16> queries, high, low, keys, values;
+    Softmaxes* known;
+    bf16* shares;
+
+    // Where run `run` of row `row` of those lies that the two waves of this one's rows exchange, so that the rows that
+    // are read together are in different banks.
+    DEVICE bf16* share(int piece, int row, int run) const {
+        const int rows = thread_index() / WAVE / HALVES;
+        return shares + ((rows * 2 + piece) * TILE + row) * STEP + (run ^ (row >> 1 & 3)) * RUN;
+    }
 };
 
-// Queries [first, first + ROWS) of a head into shared memory with their gradients, cut, and what they are known by;
-// zeros past the sequence. Neighbouring lanes take the runs of a query.
-template <int WIDTH, int ROWS, class Y>
-DEVICE void send_queries(const Problem<Y>& p, Staged<WIDTH, bf16> queries, Staged<WIDTH, bf16> high,
-                         Staged<WIDTH, bf16> low, Softmaxes<Shape<WIDTH>::OWN>& known, i64 batch, i32 head, i32 first) {
-    constexpr int RUNS = WIDTH / RUN, THREADS = Shape<WIDTH>::THREADS;
-    static_assert(ROWS * RUNS % THREADS == 0, "every thread has as many runs");
+// Queries [first, first + 32) of a head with their gradients and what they are known by; zeros past the sequence.
+// Neighbouring lanes take the runs of a query.
+template <int WIDTH, class Y>
+DEVICE void send_queries(const Problem<Y>& p, const Memory<WIDTH>& to, i64 batch, i32 head, i32 first) {
+    constexpr int RUNS = WIDTH / RUN;
 #pragma unroll
-    for (int e = 0; e < ROWS * RUNS / THREADS; ++e) {
+    for (int e = 0; e < OWN * RUNS / THREADS; ++e) {
         const int item = e * THREADS + thread_index(), row = item / RUNS, run = item % RUNS;
         const i32 token = first + row;
         Words words = {}, halves[2] = {};
@@ -80,24 +77,24 @@ DEVICE void send_queries(const Problem<Y>& p, Staged<WIDTH, bf16> queries, Stage
                 drift = fmaf(gradient[i], result[i], drift);
             }
         }
-        *queries.words(row, run) = words;
-        *high.words(row, run) = halves[0];
-        *low.words(row, run) = halves[1];
+        *to.queries.words(row, run) = words;
+        *to.high.words(row, run) = halves[0];
+        *to.low.words(row, run) = halves[1];
         for (int n = 1; n < RUNS; n *= 2) drift += shuffle_xor(drift, n);
         if (run == 0) {
-            known.drifts[row] = drift;
-            known.log_sums[row] = token < p.time ? p.log_sum[(batch * p.heads + head) * p.time + token] : 0.0f;
+            to.known->drifts[row] = drift;
+            to.known->log_sums[row] = token < p.time ? p.log_sum[(batch * p.heads + head) * p.time + token] : 0.0f;
         }
+        keep_order();
     }
 }
 
-// Keys and values [first, first + ROWS) of a key-value head; they are there after copies_done().
-template <int WIDTH, int ROWS, class Y>
-DEVICE void send_keys(const Problem<Y>& p, Staged<WIDTH, bf16> keys, Staged<WIDTH, bf16> values, i64 batch, i32 kv,
-                      i32 first) {
-    constexpr int RUNS = WIDTH / RUN, THREADS = Shape<WIDTH>::THREADS;
+// Keys and values [first, first + 32) of a key-value head; they are there after copies_done().
+template <int WIDTH, class Y>
+DEVICE void send_keys(const Problem<Y>& p, const Memory<WIDTH>& to, i64 batch, i32 kv, i32 first) {
+    constexpr int RUNS = WIDTH / RUN;
 #pragma unroll
-    for (int e = 0; e < ROWS * RUNS / THREADS; ++e) {
+    for (int e = 0; e < OWN * RUNS / THREADS; ++e) {
         const int item = e * THREADS + thread_index(), row = item / RUNS, run = item % RUNS;
         const i32 token = first + row;
         const bf16 *key = nullptr, *value = nullptr;
@@ -106,181 +103,197 @@ DEVICE void send_keys(const Problem<Y>& p, Staged<WIDTH, bf16> keys, Staged<WIDT
             value = p.v + (batch * p.steps.v_batch + token * p.steps.v_token + kv * p.steps.v_head) + run * RUN;
         }
         if (p.whole || key == nullptr) {
-            copy_words(keys.words(row, run), key);
-            copy_words(values.words(row, run), value);
+            copy_words(to.keys.words(row, run), key);
+            copy_words(to.values.words(row, run), value);
         } else {
-            *keys.words(row, run) = load_words(key, false);
-            *values.words(row, run) = load_words(value, false);
+            *to.keys.words(row, run) = load_words(key, false);
+            *to.values.words(row, run) = load_words(value, false);
         }
     }
 }
 
-// sums += 16 rows from `row` on by 32 rows of others, all of WIDTH.
 template <int WIDTH>
-DEVICE void add_products(Sums (&sums)[STEP / TILE], Staged<WIDTH, bf16> own, int row, Staged<WIDTH, bf16> others) {
-#pragma unroll
-    for (int k = 0; k < Shape<WIDTH>::PIECES; ++k) {
-        Rows<bf16> rows;
-        rows.load_shared([=](int at, int run) { return own(row + at, k * (TILE_DEPTH / RUN) + run); });
-#pragma unroll
-        for (int c = 0; c < STEP / TILE; ++c) {
-            Columns<bf16> columns;
-            columns.load_shared([=](int at, int run) { return others(c * TILE + at, k * (TILE_DEPTH / RUN) + run); });
-            multiply(sums[c], rows, columns);
-        }
-        keep_order();
-    }
-}
-
-// sums += 16 rows, cut, by the 32 rows of others that these are the shares of.
-template <int WIDTH>
-DEVICE void add_shares(Sums (&sums)[WIDTH / TILE], const Rows<bf16>& high, const Rows<bf16>& low,
-                       Staged<WIDTH, bf16> others) {
-#pragma unroll
-    for (int d = 0; d < WIDTH / TILE; ++d) {
-        Columns<bf16> columns;
-        columns.load_turned([=](int at, int run) { return others(at, d * (TILE / RUN) + run); });
-        multiply(sums[d], high, columns);
-        multiply(sums[d], low, columns);
-        keep_order();
-    }
+DEVICE Rows<bf16> rows_of(Staged<WIDTH, bf16> from, int first, int k) {
+    Rows<bf16> rows;
+    rows.load_shared([=](int row, int run) { return from(first + row, k * (TILE_DEPTH / RUN) + run); });
+    return rows;
 }
 template <int WIDTH>
-DEVICE void add_shares(Sums (&sums)[WIDTH / TILE], const Rows<bf16>& high, Staged<WIDTH, bf16> others) {
-#pragma unroll
-    for (int d = 0; d < WIDTH / TILE; ++d) {
-        Columns<bf16> columns;
-        columns.load_turned([=](int at, int run) { return others(at, d * (TILE / RUN) + run); });
-        multiply(sums[d], high, columns);
-        keep_order();
+DEVICE Columns<bf16> columns_of(Staged<WIDTH, bf16> from, int first, int k) {
+    Columns<bf16> columns;
+    columns.load_shared([=](int row, int run) { return from(first + row, k * (TILE_DEPTH / RUN) + run); });
+    return columns;
+}
+// 16 of the values of 32 rows, from value d * 16 on, as they are seen from their other side.
+template <int WIDTH>
+DEVICE Columns<bf16> turned_of(Staged<WIDTH, bf16> from, int d) {
+    Columns<bf16> columns;
+    columns.load_turned([=](int row, int run) { return from(row, d * (TILE / RUN) + run); });
+    return columns;
+}
+
+// What a wave has of 16 rows of its block: scores and gradients of weights with 16 others. Products of queries and keys
+// become weights, those of gradients and values the gradients of those products.
+struct Shares {
+    Sums weights, slopes, rests;  // rests: of what the high halves of the gradient lack
+
+    template <class Y>
+    DEVICE void finish(const Problem<Y>& p, int i, i32 query, i32 key, f32 log_sum, f32 drift) {
+        const f32 value = p.score(weights.values[i]), slope = slopes.values[i] + rests.values[i] - drift;
+        const f32 weight = p.sees(query, key) ? expf(value - log_sum) : 0.0f;
+        weights.values[i] = weight;
+        slopes.values[i] = weight == 0.0f ? 0.0f : weight * slope * p.score.slope(value);
     }
-}
+};
 
-// Products of queries and keys become weights, those of gradients and values the gradients of products.
-template <class Y>
-DEVICE void weigh(const Problem<Y>& p, f32& weight, f32& share, i32 query, i32 key, f32 log_sum, f32 drift) {
-    const f32 value = p.score(weight);
-    const bool seen = p.sees(query, key);
-    weight = seen ? expf(value - log_sum) : 0.0f;
-    share = seen ? weight * (share - drift) * p.score.slope(value) : 0.0f;
-}
-
-// Sums of 16 rows of a wave, from `row` on, to rows `stride` apart of which the first is `first`; those past `end` are
-// none.
-template <int WIDTH, class R>
-DEVICE void put_rows(const Sums (&sums)[WIDTH / TILE], R* first, i64 stride, i32 row, i32 end) {
+// Both halves of the shares of a wave's rows, from the two waves that have them. All threads take part.
+template <int WIDTH>
+DEVICE void exchange_shares(const Memory<WIDTH>& memory, const Sums& own, Rows<bf16>& high, Rows<bf16>& low) {
+    const int half = thread_index() / WAVE % HALVES * TILE;
+    block_barrier();  // those before may still be read
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) {
-        if (row + Sums::row(i) >= end) continue;
-        R* const to = first + (row + Sums::row(i)) * stride;
-#pragma unroll
-        for (int d = 0; d < WIDTH / TILE; ++d) narrow(sums[d].values[i], to[d * TILE + Sums::column(i)]);
+        const int row = Sums::row(i), column = half + Sums::column(i);
+        bf16 top, rest;
+        cut(own.values[i], top, rest);
+        memory.share(0, row, column / RUN)[column % RUN] = top;
+        memory.share(1, row, column / RUN)[column % RUN] = rest;
     }
+    block_barrier();
+    high.load_shared([=](int row, int run) { return memory.share(0, row, run); });
+    low.load_shared([=](int row, int run) { return memory.share(1, row, run); });
 }
 
-// What a block sums up for its keys.
+// Sums of 16 rows of the block by one half of the head width.
 template <int WIDTH>
-struct OfKeys {
-    Sums keys[WIDTH / TILE], values[WIDTH / TILE];
+struct Half {
+    static constexpr int ACROSS = WIDTH / TILE / HALVES;
+    Sums sums[ACROSS];
+    static DEVICE int first() { return static_cast<int>(thread_index() / WAVE % HALVES) * ACROSS; }
 
-    // All queries of a head that see some of the keys from `own` on, which are in shared memory.
-    template <class Y>
-    DEVICE void add(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own) {
-        constexpr int OWN = Shape<WIDTH>::OWN;
-        const auto own_keys = memory.part(0), own_values = memory.part(OWN);
-        const auto queries = memory.part(2 * OWN), high = memory.part(2 * OWN + STEP);
-        const auto low = memory.part(2 * OWN + 2 * STEP);
-        const int side = thread_index() / WAVE * TILE;
-        const i32 last = own + OWN - 1, end = p.window > 0 ? smaller(p.time, last + p.window) : p.time;
-        for (i32 first = own / STEP * STEP; first < end; first += STEP) {
-            block_barrier();  // earlier ones may still be read
-            send_queries<WIDTH, STEP>(p, queries, high, low, *memory.known, batch, head, first);
-            block_barrier();
-            if (first + STEP - 1 < own + side) continue;  // the wave's keys come after all of these queries
-            Sums weights[STEP / TILE], shares[STEP / TILE];
-            add_products<WIDTH>(weights, own_keys, side, queries);
-            add_products<WIDTH>(shares, own_values, side, high);
-            add_products<WIDTH>(shares, own_values, side, low);
+    DEVICE void add(const Rows<bf16>& high, const Rows<bf16>& low, Staged<WIDTH, bf16> others) {
 #pragma unroll
-            for (int c = 0; c < STEP / TILE; ++c) {
+        for (int d = 0; d < ACROSS; ++d) {
+            const Columns<bf16> columns = turned_of(others, first() + d);
+            multiply(sums[d], high, columns);
+            multiply(sums[d], low, columns);
+            keep_order();
+        }
+    }
+    DEVICE void add(const Rows<bf16>& rows, Staged<WIDTH, bf16> others) {
 #pragma unroll
-                for (int i = 0; i < SUMS; ++i) {
-                    const int query = c * TILE + Sums::column(i);
-                    weigh(p, weights[c].values[i], shares[c].values[i], first + query, own + side + Sums::row(i),
-                          memory.known->log_sums[query], memory.known->drifts[query]);
-                }
+        for (int d = 0; d < ACROSS; ++d) {
+            multiply(sums[d], rows, turned_of(others, first() + d));
+            keep_order();
+        }
+    }
+    // To rows `stride` apart, of which the block's first is at `to`; `rows` of them are there.
+    template <class R>
+    DEVICE void store(R* to, i64 stride, i32 rows) const {
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            const int row = thread_index() / WAVE / HALVES * TILE + Sums::row(i);
+            if (row >= rows) continue;
+#pragma unroll
+            for (int d = 0; d < ACROSS; ++d) {
+                narrow(sums[d].values[i], to[row * stride + (first() + d) * TILE + Sums::column(i)]);
             }
-            Rows<bf16> top, rest;
-            cut_rows(weights, top, rest, memory.scratch);
-            add_shares<WIDTH>(values, top, rest, high);
-            add_shares<WIDTH>(values, top, low);
-            cut_rows(shares, top, rest, memory.scratch);
-            add_shares<WIDTH>(keys, top, rest, queries);
+        }
+    }
+    // For another block: the sums of neighbouring threads lie together.
+    DEVICE void keep(f32* at) const {
+#pragma unroll
+        for (int d = 0; d < ACROSS; ++d) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) at[(d * SUMS + i) * THREADS + thread_index()] = sums[d].values[i];
+        }
+    }
+    // Those of so many blocks, `step` apart, in their order.
+    DEVICE void join(const f32* at, i64 step, i32 blocks) {
+#pragma unroll
+        for (int d = 0; d < ACROSS; ++d) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) {
+                const f32* const from = at + (d * SUMS + i) * THREADS + thread_index();
+                f32 total = from[0];
+                for (i32 block = 1; block < blocks; ++block) total += from[block * step];
+                sums[d].values[i] = total;
+            }
         }
     }
 };
 
-// What one block leaves for the last one: its threads' sums, so that neighbours lie together.
-template <int WIDTH>
-DEVICE void keep_sums(f32* at, const Sums (&sums)[WIDTH / TILE]) {
+// Adds to the gradients of the keys from `own` on, which are in shared memory, what all queries of a head have for them.
+template <int WIDTH, class Y>
+DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own, Half<WIDTH>& keys,
+                    Half<WIDTH>& values) {
+    const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
+    const i32 end = p.window > 0 ? smaller(p.time, own + OWN - 1 + p.window) : p.time;
+    for (i32 first = own; first < end; first += STEP) {
+        block_barrier();  // earlier ones may still be read
+        send_queries(p, memory, batch, head, first);
+        copies_done();  // of the keys
+        block_barrier();
+        Shares shares;
 #pragma unroll
-    for (int d = 0; d < WIDTH / TILE; ++d) {
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) at[(d * SUMS + i) * Shape<WIDTH>::THREADS] = sums[d].values[i];
-    }
-}
-template <int WIDTH>
-DEVICE void join_sums(Sums (&sums)[WIDTH / TILE], const f32* at, i64 step, i32 blocks) {
-#pragma unroll
-    for (int d = 0; d < WIDTH / TILE; ++d) {
+        for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+            multiply(shares.weights, rows_of(memory.keys, side, k), columns_of(memory.queries, half, k));
+            const Rows<bf16> value = rows_of(memory.values, side, k);
+            multiply(shares.slopes, value, columns_of(memory.high, half, k));
+            multiply(shares.rests, value, columns_of(memory.low, half, k));
+            keep_order();
+        }
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
-            const f32* const from = at + (d * SUMS + i) * Shape<WIDTH>::THREADS;
-            f32 total = from[0];
-            for (i32 block = 1; block < blocks; ++block) total += from[block * step];
-            sums[d].values[i] = total;
+            const int query = half + Sums::column(i);
+            shares.finish(p, i, first + query, own + side + Sums::row(i), memory.known->log_sums[query],
+                          memory.known->drifts[query]);
         }
+        Rows<bf16> high, low;
+        exchange_shares(memory, shares.weights, high, low);
+        values.add(high, low, memory.high);
+        values.add(high, memory.low);
+        exchange_shares(memory, shares.slopes, high, low);
+        keys.add(high, low, memory.queries);
     }
 }
 
 // The gradient of the queries from `own` on of a head.
 template <int WIDTH, class Y>
 DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own,
-                       Sums (&sums)[WIDTH / TILE]) {
-    constexpr int OWN = Shape<WIDTH>::OWN;
-    const auto queries = memory.part(0), high = memory.part(OWN), low = memory.part(2 * OWN);
-    const auto keys = memory.part(3 * OWN), values = memory.part(3 * OWN + STEP);
-    const int side = thread_index() / WAVE * TILE;
+                       Half<WIDTH>& queries) {
+    const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
     const i32 end = smaller(p.time, own + OWN), begin = p.window > 0 ? larger(own + 1 - p.window, 0) : 0;
-    send_queries<WIDTH, OWN>(p, queries, high, low, *memory.known, batch, head, own);
+    send_queries(p, memory, batch, head, own);
     for (i32 first = begin / STEP * STEP; first < end; first += STEP) {
         block_barrier();  // earlier ones may still be read
-        send_keys<WIDTH, STEP>(p, keys, values, batch, head / p.group, first);
+        send_keys(p, memory, batch, head / p.group, first);
         copies_done();
         block_barrier();
-        if (first > own + side + TILE - 1) continue;  // these keys come after all of the wave's queries
-        Sums weights[STEP / TILE], shares[STEP / TILE];
-        add_products<WIDTH>(weights, queries, side, keys);
-        add_products<WIDTH>(shares, high, side, values);
-        add_products<WIDTH>(shares, low, side, values);
+        Shares shares;
 #pragma unroll
-        for (int c = 0; c < STEP / TILE; ++c) {
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-                const int query = side + Sums::row(i);
-                weigh(p, weights[c].values[i], shares[c].values[i], own + query, first + c * TILE + Sums::column(i),
-                      memory.known->log_sums[query], memory.known->drifts[query]);
-            }
+        for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+            multiply(shares.weights, rows_of(memory.queries, side, k), columns_of(memory.keys, half, k));
+            const Columns<bf16> value = columns_of(memory.values, half, k);
+            multiply(shares.slopes, rows_of(memory.high, side, k), value);
+            multiply(shares.rests, rows_of(memory.low, side, k), value);
+            keep_order();
         }
-        Rows<bf16> top, rest;
-        cut_rows(shares, top, rest, memory.scratch);
-        add_shares<WIDTH>(sums, top, rest, keys);
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+            const int query = side + Sums::row(i);
+            shares.finish(p, i, own + query, first + half + Sums::column(i), memory.known->log_sums[query],
+                          memory.known->drifts[query]);
+        }
+        Rows<bf16> high, low;
+        exchange_shares(memory, shares.slopes, high, low);
+        queries.add(high, low, memory.keys);
     }
 }
 
 // gradient, q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width], log_sum [batches, heads, time].
 // `sharers` heads of a group have a block each: all of them, or one that has them all. The workspace holds for each of
-// them two tiles of sums.
+// them the gradients of 32 keys and of their values.
 template <int WIDTH, class Y, class R>
 DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, const bf16* k, const bf16* v, const Y* y,
                                            const f32* log_sum, const i32* count, R* q_gradient, R* k_gradient,
@@ -288,56 +301,55 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
                                            i64 kv_heads, i64 sharers, f64 scale, i64 window, f64 cap, i64 q_batch,
                                            i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch,
                                            i64 v_token, i64 v_head, Status status) {
-    using Block = Shape<WIDTH>;
-    constexpr int OWN = Block::OWN;
-    SHARED(Words, words, Block::WORDS);
-    SHARED(Words, scratches, Block::SIDES * CUT_VALUES / RUN + 1);
-    SHARED(Softmaxes<OWN>, known, 1);
-    const Memory<WIDTH> memory = {{reinterpret_cast<bf16*>(words)}, known,
-                                  reinterpret_cast<bf16*>(scratches) + thread_index() / WAVE * CUT_VALUES};
+    constexpr int STRIDE = Staged<WIDTH, bf16>::STRIDE, KEPT = OWN * WIDTH;
+    SHARED(Words, words, 5 * OWN * STRIDE / RUN);
+    SHARED(Words, exchanged, WAVES / HALVES * 2 * EXCHANGED / RUN);
+    SHARED(Softmaxes, known, 1);
+    bf16* const rows = reinterpret_cast<bf16*>(words);
+    const Memory<WIDTH> memory = {{rows},
+                                  {rows + OWN * STRIDE},
+                                  {rows + 2 * OWN * STRIDE},
+                                  {rows + 3 * OWN * STRIDE},
+                                  {rows + 4 * OWN * STRIDE},
+                                  known,
+                                  reinterpret_cast<bf16*>(exchanged)};
     const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
     const i32 length = static_cast<i32>(time), group = static_cast<i32>(heads / kv_heads);
-    const i32 kept = window > 0 && window < time ? static_cast<i32>(window) : 0, every = static_cast<i32>(heads);
-    const Problem<Y> p = {gradient, q, k, v, y, log_sum, steps, length, every, group, kept,
+    const i32 kept = window > 0 && window < time ? static_cast<i32>(window) : 0;
+    const Problem<Y> p = {gradient, q, k, v, y, log_sum, steps, length, static_cast<i32>(heads), group, kept,
                           Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, steps.whole(q, k, v),
                           aligned(gradient) && aligned(y)};
-    const i64 valid = valid_rows(count, batches), tiles = (time + OWN - 1) / OWN;
-    const i64 key_units = valid * kv_heads * sharers, units = key_units + valid * heads;
-    const i64 kept_size = 2 * OWN * WIDTH;
-    const int side = thread_index() / WAVE * TILE;
+    const i64 valid = valid_rows(count, batches), tiles = (time + OWN - 1) / OWN, owners = kv_heads * sharers;
+    const i64 units = valid * (owners + heads);
     for (i64 unit = block_index(); unit < tiles * units; unit += block_count()) {
         // the first keys are seen by most, and the last queries see most
         const i64 turn = unit / units, place = unit % units;
         block_barrier();  // an earlier unit may still be read
-        if (place < key_units) {
-            const i32 own = static_cast<i32>(turn * OWN), first = static_cast<i32>(place % (kv_heads * sharers));
-            const i64 batch = place / (kv_heads * sharers);
-            const i32 kv = static_cast<i32>(first / sharers), each = static_cast<i32>(group / sharers);
-            const i32 head = kv * group + static_cast<i32>(first % sharers) * each;
-            OfKeys<WIDTH> made;
-            send_keys<WIDTH, OWN>(p, memory.part(0), memory.part(OWN), batch, kv, own);
-            copies_done();
-            for (i32 h = head; h < head + each; ++h) made.add(p, memory, batch, h, own);
+        if (place < valid * owners) {
+            const i64 batch = place / owners;
+            const i32 own = static_cast<i32>(turn * OWN), sharer = static_cast<i32>(place % sharers);
+            const i32 kv = static_cast<i32>(place % owners / sharers), each = static_cast<i32>(group / sharers);
+            Half<WIDTH> keys, values;
+            send_keys(p, memory, batch, kv, own);
+            for (i32 h = 0; h < each; ++h) of_keys(p, memory, batch, kv * group + sharer * each + h, own, keys, values);
             if (sharers > 1) {
                 const i64 shared = (batch * kv_heads + kv) * tiles + turn;
-                f32* const sums = workspace + shared * sharers * kept_size + thread_index();
-                f32* const own_sums = sums + first % sharers * kept_size;
-                keep_sums<WIDTH>(own_sums, made.keys);
-                keep_sums<WIDTH>(own_sums + OWN * WIDTH, made.values);
+                f32* const sums = workspace + shared * sharers * 2 * KEPT;
+                keys.keep(sums + sharer * 2 * KEPT);
+                values.keep(sums + sharer * 2 * KEPT + KEPT);
                 if (!status.last_of(static_cast<u32>(sharers), shared)) continue;
-                join_sums<WIDTH>(made.keys, sums, kept_size, static_cast<i32>(sharers));
-                join_sums<WIDTH>(made.values, sums + OWN * WIDTH, kept_size, static_cast<i32>(sharers));
+                keys.join(sums, 2 * KEPT, static_cast<i32>(sharers));
+                values.join(sums + KEPT, 2 * KEPT, static_cast<i32>(sharers));
             }
             const i64 to = ((batch * time + own) * kv_heads + kv) * WIDTH;
-            put_rows<WIDTH>(made.keys, k_gradient + to, kv_heads * WIDTH, side, length - own);
-            put_rows<WIDTH>(made.values, v_gradient + to, kv_heads * WIDTH, side, length - own);
+            keys.store(k_gradient + to, kv_heads * WIDTH, length - own);
+            values.store(v_gradient + to, kv_heads * WIDTH, length - own);
         } else {
-            const i64 from = place - key_units, batch = from / heads;
+            const i64 from = place - valid * owners, batch = from / heads;
             const i32 head = static_cast<i32>(from % heads), own = static_cast<i32>((tiles - 1 - turn) * OWN);
-            Sums sums[WIDTH / TILE];
-            of_queries<WIDTH>(p, memory, batch, head, own, sums);
-            const i64 to = ((batch * time + own) * heads + head) * WIDTH;
-            put_rows<WIDTH>(sums, q_gradient + to, heads * WIDTH, side, length - own);
+            Half<WIDTH> queries;
+            of_queries(p, memory, batch, head, own, queries);
+            queries.store(q_gradient + ((batch * time + own) * heads + head) * WIDTH, heads * WIDTH, length - own);
         }
     }
 }

@@ -44,17 +44,17 @@ DEVICE void rotary_table_longrope(const i32* position, const i32* length, const 
                 [=](i64 row, i64 i) { return length[row] > original ? far[i] : near[i]; });
 }
 
-// x [.., heads, width] in natural order, `items` = width - half units of work a head: a pair each, then an element each
-// of those that pass. Head h of token t of batch b goes to b * batch_stride + t * token_stride + h * head_stride. An
-// entry of the first axis of x is `inner` units.
+// x [.., heads, width], a row of heads every `step` elements; `items` = width - half units of work a head: a pair each,
+// then an element each of those that pass. Head h of token t of batch b goes to b * batch_stride + t * token_stride +
+// h * head_stride. An entry of the first axis of x is `inner` units.
 template <class T, class Place>
 DEVICE void rope(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries, i64 inner,
                  i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride, i64 head_stride,
-                 Place place) {
+                 i64 step, Place place) {
     const i64 items = width - half, end = valid_rows(count, entries) * inner;
     for (i64 i = first_element(); i < end; i += element_step()) {
         const i64 item = i % items, head = i / items % heads, row = i / items / heads;
-        const T* const from = x + (row * heads + head) * width;
+        const T* const from = x + row * step + head * width;
         T* const to = y + row / tokens * batch_stride + row % tokens * token_stride + head * head_stride;
         if (item >= half) {
             to[half + item] = from[half + item];
@@ -80,12 +80,12 @@ struct Interleaved {
 // The same by words: 16 bytes of the first halves with those of the second ones, or of what passes.
 template <class T>
 DEVICE void rope_words(const T* x, const f32* cosine, const f32* sine, T* y, u32 units, u32 heads, u32 width, u32 half,
-                       u32 tokens, i64 batch_stride, i64 token_stride, i64 head_stride) {
+                       u32 tokens, i64 batch_stride, i64 token_stride, i64 head_stride, i64 row_step) {
     constexpr u32 RUN = Packed<T>::size;
     const u32 items = (width - half) / RUN, step = static_cast<u32>(element_step());
     for (u32 i = static_cast<u32>(first_element()); i < units; i += step) {
         const u32 item = i % items * RUN, place = i / items, head = place % heads, row = place / heads;
-        const T* const from = x + static_cast<i64>(place) * width;
+        const T* const from = x + row * row_step + head * width;
         T* const to = y + row / tokens * batch_stride + row % tokens * token_stride + head * head_stride + half + item;
         const Words second = load_words(from + half + item);
         if (item >= half) {
@@ -111,26 +111,26 @@ DEVICE void rope_words(const T* x, const f32* cosine, const f32* sine, T* y, u32
 template <class T>
 DEVICE void rope_split_half(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries,
                             i64 inner, i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride,
-                            i64 head_stride, Status) {
+                            i64 head_stride, i64 step, Status) {
     constexpr i64 RUN = Packed<T>::size;
     const i64 units = valid_rows(count, entries) * inner / RUN;
-    const bool whole = (width | half | batch_stride | token_stride | head_stride) % RUN == 0 && aligned(x) &&
+    const bool whole = (width | half | batch_stride | token_stride | head_stride | step) % RUN == 0 && aligned(x) &&
                        aligned(y) && aligned(cosine) && aligned(sine);
     if (whole && units + element_step() < 0xffffffffll) {
         rope_words(x, cosine, sine, y, static_cast<u32>(units), static_cast<u32>(heads), static_cast<u32>(width),
-                   static_cast<u32>(half), static_cast<u32>(tokens), batch_stride, token_stride, head_stride);
+                   static_cast<u32>(half), static_cast<u32>(tokens), batch_stride, token_stride, head_stride, step);
         return;
     }
     rope(x, cosine, sine, count, y, entries, inner, heads, width, half, tokens, batch_stride, token_stride, head_stride,
-         SplitHalf());
+         step, SplitHalf());
 }
 
 template <class T>
 DEVICE void rope_interleaved(const T* x, const f32* cosine, const f32* sine, const i32* count, T* y, i64 entries,
                              i64 inner, i64 heads, i64 width, i64 half, i64 tokens, i64 batch_stride, i64 token_stride,
-                             i64 head_stride, Status) {
+                             i64 head_stride, i64 step, Status) {
     rope(x, cosine, sine, count, y, entries, inner, heads, width, half, tokens, batch_stride, token_stride, head_stride,
-         Interleaved());
+         step, Interleaved());
 }
 
 // x [batches, tokens, heads, width] plus bias, split-half, to [batches, heads, tokens, width]. Units as above; elements

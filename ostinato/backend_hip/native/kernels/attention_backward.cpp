@@ -25,7 +25,7 @@ Parts parts_of(const Call& call, uint32_t operand) {
 }
 
 bool usable_sizes(const Backward& b) {
-    return b.kv_heads > 0 && b.heads % b.kv_heads == 0 && b.width <= kMaximumBackwardWidth && b.tokens <= INT32_MAX &&
+    return b.kv_heads > 0 && b.heads >= 0 && b.heads % b.kv_heads == 0 && b.width <= kMaximumBackwardWidth && b.tokens <= INT32_MAX &&
            usable(0, b.scoring.soft_cap) && is_float(b.dtype) && is_float(b.result_dtype);
 }
 
@@ -39,6 +39,16 @@ bool covers_all(const Call& call, const Backward& b, uint32_t result) {
            covers(call, 3, extent(b.v, b.batches, b.tokens, b.kv_heads, b.width), size) &&
            covers(call, result, queries, made) && covers(call, result + 1, shared, made) &&
            covers(call, result + 2, shared, made);
+}
+
+// Without query heads nobody reads keys and values.
+void clear_shared(const Call& call, const Backward& b, uint32_t result) {
+    const int64_t shared = area(b.batches, b.tokens, b.kv_heads, b.width), size = element_bytes(b.result_dtype);
+    for (uint32_t i = 1; i < 3; ++i) {
+        if (covers(call, result + i, shared, size)) {
+            std::memset(call.pointer<char>(result + i), 0, static_cast<size_t>(shared * size));
+        }
+    }
 }
 
 void take_operands(const Call& call, Backward& b, uint32_t result, Parts& parts) {
@@ -138,8 +148,9 @@ void attention_causal_backward(const Call& call) {
     b.k = strides(14);
     b.v = strides(17);
     const int64_t window = call.integer(6), y_dtype = call.integer(9);
-    if (empty(call, b.batches, b.tokens, b.heads, b.width)) return;
+    if (empty(call, b.batches, b.tokens, b.width)) return;
     if (!usable_sizes(b) || window < 0 || !is_float(y_dtype)) return report(call, OST_INVALID_ARGUMENT);
+    if (b.heads == 0) return clear_shared(call, b, 7);
     const int64_t queries = area(b.batches, b.tokens, b.heads);
     if (!covers_all(call, b, 7) || !covers(call, 4, area(queries, b.width), element_bytes(y_dtype)) ||
         !covers(call, 5, queries, 4)) {
@@ -181,8 +192,9 @@ void attention_bidirectional_backward(const Call& call) {
     b.k = strides(10);
     b.v = strides(12);
     const int64_t rows = call.integer(4);
-    if (empty(call, b.tokens, b.heads, b.width)) return;
+    if (empty(call, b.tokens, b.width)) return;
     if (!usable_sizes(b) || rows < 0) return report(call, OST_INVALID_ARGUMENT);
+    if (b.heads == 0) return clear_shared(call, b, 8);
     if (!covers_all(call, b, 8) || !covers(call, 4, b.tokens, 4) || !covers(call, 5, rows, 4) ||
         !covers(call, 6, rows, 4)) {
         return;

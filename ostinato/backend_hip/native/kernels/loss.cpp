@@ -147,7 +147,7 @@ OST_INLINE int64_t counted(const Call& call, const int32_t* target, int64_t rows
 // Operands gradient (a scalar), logits, target, logits_gradient. Params: rows, width, dtype of the result.
 void cross_entropy_backward(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
-    if (rows < 0 || width <= 0) return report(call, OST_INVALID_ARGUMENT);
+    if (empty(call, rows, width)) return;
     with_float_dtype(call, call.integer(2), [&](auto type) {
         using Y = decltype(type);
         const int64_t count = area(rows, width);
@@ -198,7 +198,7 @@ void target_mean(const Call& call) {
 // Operands gradient (a scalar), target, x_gradient. Params: rows.
 void target_mean_backward(const Call& call) {
     const int64_t rows = call.integer(0);
-    if (rows < 0) return report(call, OST_INVALID_ARGUMENT);
+    if (empty(call, rows)) return;
     if (!covers(call, 0, 1, 4) || !covers(call, 1, rows, 4) || !covers(call, 2, rows, 4)) return;
     const auto* target = call.pointer<const int32_t>(1);
     float* y = call.pointer<float>(2);

@@ -12,6 +12,9 @@ namespace ost::OST_UNIT {
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 6;  // 24 accumulators, 4 of b, 1 of a
 inline constexpr int kTileVectors = 4;
+#elif defined(__AVX2__)
+inline constexpr int kTileRows = 6;  // 12 accumulators, 2 of b, 1 of a
+inline constexpr int kTileVectors = 2;
 #else
 inline constexpr int kTileRows = 4;  // 8 accumulators, 2 of b, 1 of a
 inline constexpr int kTileVectors = 2;
@@ -124,7 +127,7 @@ OST_INLINE void multiply_rows(int64_t rows, int64_t vectors, Product p) {
             case 2: multiply_vectors<2>(now, p); break;
             case 3: multiply_vectors<3>(now, p); break;
             case 4: multiply_vectors<4>(now, p); break;
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
             case 5: multiply_vectors<5>(now, p); break;
             case 6: multiply_vectors<6>(now, p); break;
 #endif

@@ -117,15 +117,17 @@ OST_INLINE void rotate_interleaved(const T* x, const float* cosine, const float*
     }
 }
 
-// Elements from 2 * half on pass.
+// Elements from 2 * half on pass. Params: rows, heads, width, half, dtype, strides of y (row, head), tokens of a batch,
+// stride of a batch of y, elements from one row of x to the next.
 template <class Rotate>
 OST_INLINE void rope(const Call& call, const Rotate& rotate) {
     const int64_t capacity = call.integer(0), heads = call.integer(1), width = call.integer(2), half = call.integer(3);
     const int64_t dtype = call.integer(4), row_stride = call.integer(5), head_stride = call.integer(6);
-    const int64_t tokens = call.integer(7), batch_stride = call.integer(8);
+    const int64_t tokens = call.integer(7), batch_stride = call.integer(8), step = call.integer(9);
     const int64_t rows = valid_rows(call, 3, capacity);
     if (empty(call, rows, heads, width)) return;
-    if (half < 0 || half > width / 2 || tokens <= 0 || row_stride < 0 || head_stride < 0 || batch_stride < 0) {
+    if (half < 0 || half > width / 2 || tokens <= 0 || row_stride < 0 || head_stride < 0 || batch_stride < 0 ||
+        step < 0) {
         return report(call, OST_INVALID_ARGUMENT);
     }
     const int64_t batches = area((capacity - 1) / tokens, batch_stride);
@@ -133,8 +135,9 @@ OST_INLINE void rope(const Call& call, const Rotate& rotate) {
     const int64_t extent = plus(plus(batches, sequence), plus(area(heads - 1, head_stride), width));
     with_float_dtype(call, dtype, [&](auto type) {
         using T = decltype(type);
-        if (!covers(call, 0, area(capacity, heads, width), sizeof(T)) || !covers(call, 1, area(capacity, half), 4) ||
-            !covers(call, 2, area(capacity, half), 4) || !covers(call, 4, extent, sizeof(T))) {
+        if (!covers(call, 0, plus(area(capacity - 1, step), area(heads, width)), sizeof(T)) ||
+            !covers(call, 1, area(capacity, half), 4) || !covers(call, 2, area(capacity, half), 4) ||
+            !covers(call, 4, extent, sizeof(T))) {
             return;
         }
         const T* x = call.pointer<const T>(0);
@@ -147,7 +150,7 @@ OST_INLINE void rope(const Call& call, const Rotate& rotate) {
             for (int64_t row = begin; row < end; ++row) {
                 T* to = y + row / tokens * batch_stride + row % tokens * row_stride;
                 for (int64_t h = 0; h < heads; ++h) {
-                    const T* from = x + (row * heads + h) * width;
+                    const T* from = x + row * step + h * width;
                     T* head = to + h * head_stride;
                     rotate(from, cosine + row * half, sine + row * half, head, half);
                     if (passing > 0 && head != from) std::memcpy(head + 2 * half, from + 2 * half, passing);
@@ -173,8 +176,8 @@ constexpr KernelEntry entries[] = {
     {"rotary_table", rotary_table, 5, 3, 1u << 2},
     {"rotary_table_dynamic", rotary_table_dynamic, 5, 6, 1u << 2},
     {"rotary_table_longrope", rotary_table_longrope, 7, 4, 1u << 4},
-    {"rope_split_half", rope_split_half, 5, 9, 1u << 3},
-    {"rope_interleaved", rope_interleaved, 5, 9, 1u << 3},
+    {"rope_split_half", rope_split_half, 5, 10, 1u << 3},
+    {"rope_interleaved", rope_interleaved, 5, 10, 1u << 3},
     {"rope_split_half_bias_bthd", rope_split_half_bias_bthd, 6, 7, 1u << 4},
     {"rope_store", rope_store, 12, 17, 1u << 8},
     {"rope_backward", rope_backward, 4, 10, 0},

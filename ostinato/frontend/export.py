@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ostinato.frontend.checkpoints.base import Checkpoint
+from ostinato.frontend.checkpoints import Checkpoint
 from ostinato.frontend.checkpoints.files import read_json
+from ostinato.frontend.model import Model
 from ostinato.ir.errors import ConfigError, ShapeError, WeightsError
 from ostinato.ir.files import write_text
 from ostinato.ir.safetensors import BLOCK_BYTES, TensorSpec, header_of
 from ostinato.ir.types import Array, DType
 
-__all__ = ["CONFIG", "WEIGHTS", "export_checkpoint", "new_directory"]
+__all__ = ["CONFIG", "WEIGHTS", "export_model", "new_directory"]
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _COPIED = (
@@ -41,14 +42,14 @@ _DTYPES = {"f32": DType.F32, "bf16": DType.BF16, "f16": DType.F16}
 _TORCH = {DType.F32: "float32", DType.BF16: "bfloat16", DType.F16: "float16"}
 
 
-def export_checkpoint(
-    checkpoint: Checkpoint,
+def export_model(
+    model: Model,
     parameters: Mapping[str, Array],
     folder: str | os.PathLike[str],
     *,
     dtype: str = "checkpoint",
 ) -> Path:
-    """Writes `parameters`, by the names of the checkpoint, with the checkpoint's other files into `folder`, which must be new or empty.
+    """Writes `parameters`, by the names of the model's checkpoint, with the checkpoint's other files into `folder`, which must be new or empty.
 
     `dtype` is "checkpoint" (each tensor as it was stored), "f32", "bf16" or "f16"; float values are rounded to nearest, ties to even.
 
@@ -57,6 +58,7 @@ def export_checkpoint(
     """
     if dtype != "checkpoint" and dtype not in _DTYPES:
         raise ConfigError(f"dtype is {dtype!r}", hint=f"use checkpoint, {', '.join(_DTYPES)}")
+    checkpoint = model.checkpoint
     source = checkpoint.path / CONFIG
     if not source.is_file():
         raise ConfigError(
