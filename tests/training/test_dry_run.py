@@ -46,9 +46,9 @@ def test_a_step_is_planned_without_a_device_and_nothing_is_left(
 
 def test_a_limit_is_kept_or_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, free = dry_run(capsys, written(tmp_path))
-    code, kept = dry_run(capsys, written(tmp_path, memory_limit=str(free.arena_bytes - 256)))
+    code, kept = dry_run(capsys, written(tmp_path, memory_limit=str(free.arena_bytes)))
     assert (code, kept.fits) == (0, True)
-    assert kept.arena_bytes <= free.arena_bytes - 256
+    assert kept.arena_bytes == free.arena_bytes
     code, short = dry_run(capsys, written(tmp_path, memory_limit="1024"))
     assert (code, short.fits) == (1, False)
     assert short.missing_bytes > 0
