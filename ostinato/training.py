@@ -27,6 +27,7 @@ from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.passes.training_graph import TrainingGraph, Updates, training_graph
 from ostinato.passes.training_order import in_training_order
+from ostinato.planner.memory_report import MemoryAnswer, memory_answer
 from ostinato.planner.program import build_program
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
@@ -99,6 +100,11 @@ class PlannedTraining:
         """The graph that is planned: with clones where a limit of memory asked for them."""
         return self.planned.graph
 
+    def memory(self, limit: int | str | None = None) -> MemoryAnswer:
+        """What the step takes of a device, to the byte, with no device at hand; against a limit, such as what a device has free, it says that the step fits or
+        how many bytes are missing, and which tensors of which lines hold the most. Raises `ConfigError` for a limit that is no number of bytes."""
+        return memory_answer(self.planned.program, self.graph, ENTRY, limit=limit)
+
     def load(
         self,
         device: Device | str = "auto",
@@ -136,7 +142,7 @@ def train_step(
     loss: str = "cross_entropy",
     optimizer: Optimizer | None = None,
     micro_batches: int = 1,
-    chunks: int = 1,
+    chunks: int | None = None,
     precision: str | PrecisionPolicy = "auto",
     dropout: float = 0.0,
     frozen: Iterable[str] = (),
@@ -177,6 +183,7 @@ def train_step(
     if not isinstance(sizes, tuple | list) or len(sizes) != 2:
         raise ConfigError(f"batch is {shown(batch)}", hint="give (sequences, tokens of each), such as (4, 128)")
     check_progress(progress)
+    TrainOptions(on_nan)
     opened = open_device(device, threads, isa)
     settle_route(opened, mode, on_fallback, capture)  # refuses before anything is planned
     shape = TrainingShape(*batch, micro_batches, chunks)
@@ -186,6 +193,7 @@ def train_step(
         recipe,
         target=with_validation(opened.target, validate, progress),
         memory_limit=memory_limit,
+        mode=mode,
         levels=levels,
         disable=disable,
         policy=policy,
@@ -219,6 +227,7 @@ def plan_training(
     *,
     target: Target | None = None,
     memory_limit: int | str | None = None,
+    mode: str = "auto",
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     policy: Policy | str = "balanced",
@@ -230,7 +239,7 @@ def plan_training(
     then values are computed again where that costs least. Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the
     tensors at the peak with their lines; and what tracing, lowering and planning raise.
     """
-    opened, settings = open_model(model), plan_settings(memory_limit)
+    opened, settings = open_model(model), plan_settings(memory_limit, mode=mode)
     wanted = open_device("cpu").target if target is None else target
 
     def lowered(tried: Recipe) -> tuple[TracedTraining, Lowered]:
@@ -247,11 +256,11 @@ def plan_training(
 def _within(
     lowered: Callable[[Recipe], tuple[TracedTraining, Lowered]], recipe: Recipe, settings: PlanSettings
 ) -> tuple[TracedTraining, Lowered]:
-    """The step with as many pieces of the head as a limit of memory wants, if the user left their number open (1): the fewest that keep it without anything
+    """The step with as many pieces of the head as a limit of memory wants, if the user left their number open: the fewest that keep it without anything
     computed again, or those of the smallest arena."""
     first = lowered(recipe)
     limit = settings.memory_limit
-    if limit is None or recipe.shape.chunks != 1:
+    if limit is None or recipe.shape.chunks is not None:
         return first
     free = replace(settings, memory_limit=None)
     found: list[tuple[int, tuple[TracedTraining, Lowered]]] = []

@@ -32,7 +32,8 @@ _JOINED = 8
 
 @dataclass(frozen=True, slots=True)
 class TrainingShape:
-    """How much one step takes: `batch` sequences of `sequence` tokens, in `micro_batches` of equal size, the head of each in `chunks` pieces of tokens.
+    """How much one step takes: `batch` sequences of `sequence` tokens, in `micro_batches` of equal size, the head of each in `chunks` pieces of tokens; None
+    leaves their number to whoever plans within a limit of memory, and is one piece here.
 
     Raises `ConfigError` for numbers below 1, `ShapeError` for micro-batches that do not share the batch out, `BoundsError` for more chunks than tokens.
     """
@@ -40,21 +41,26 @@ class TrainingShape:
     batch: int
     sequence: int
     micro_batches: int = 1
-    chunks: int = 1
+    chunks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "sequence", "micro_batches", "chunks"):
+        for name in ("batch", "sequence", "micro_batches", *(() if self.chunks is None else ("chunks",))):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=1))
         if self.batch % self.micro_batches:
             raise ShapeError(
                 f"{self.micro_batches} micro-batches do not share out a batch of {self.batch} sequences",
                 hint="take a number of micro-batches that divides the batch",
             )
-        if self.chunks > self.tokens:
+        if self.pieces > self.tokens:
             raise BoundsError(
                 f"a micro-batch has {self.tokens} tokens, found {self.chunks} chunks of its head",
                 hint="take fewer chunks",
             )
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of the head of a micro-batch."""
+        return self.chunks or 1
 
     @property
     def rows(self) -> int:
@@ -148,11 +154,11 @@ def _micro_batch(
     def head(x: Tensor, logits: Project) -> Tensor:
         x = F.reshape(x, [shape.tokens, config.hidden_size], "_C", name="hidden")
         wanted = F.reshape(target, [shape.tokens], "_", name="wanted")
-        if shape.chunks == 1:
+        if shape.pieces == 1:
             return F.token_cross_entropy(logits(x), wanted)[0]
         found = []
-        for number in range(shape.chunks):
-            first, behind = (part * shape.tokens // shape.chunks for part in (number, number + 1))
+        for number in range(shape.pieces):
+            first, behind = (part * shape.tokens // shape.pieces for part in (number, number + 1))
             with builder.scope(f"{CHUNK}{number}"):
                 rows = F.slice_(x, 0, first, behind, name="rows")
                 found.append(F.token_cross_entropy(logits(rows), F.slice_(wanted, 0, first, behind, name="wanted"))[0])

@@ -4,7 +4,8 @@ it can.
 Differentiation puts all gradients behind all of the forward graph, which keeps the activations of every micro-batch alive at once. Nothing but the loss that is
 printed needs that: the gradient of a mean by one of its terms is known from the targets alone. So the nodes are handed out again, each when all it reads is
 there: the last micro-batch first, since sums of gradients begin with it, within it the trunk forward, the pieces of the head one by one, and the trunk
-backward. What belongs to none of these comes as early as it can. A node that overwrites a value waits for all who read it.
+backward. What belongs to none of these comes as early as it can, and so does what follows from the batch alone, such as the gradient of that mean. A node that
+overwrites a value waits for all who read it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from ostinato.ir.graph import Graph, Node
+from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP
 
 __all__ = ["in_training_order"]
@@ -30,7 +31,8 @@ def in_training_order(graph: Graph) -> Graph:
     """The graph with its nodes in the order of the module text."""
     nodes = graph.nodes
     waits, behind = _edges(nodes)
-    ranks = [_rank(node, index) for index, node in enumerate(nodes)]
+    given = _of_the_batch(graph)
+    ranks = [_rank(node, index, node.name in given) for index, node in enumerate(nodes)]
     ready = [(ranks[index], index) for index, count in enumerate(waits) if not count]
     heapq.heapify(ready)
     order: list[Node] = []
@@ -45,10 +47,21 @@ def in_training_order(graph: Graph) -> Graph:
     return Graph(graph.name, graph.inputs, tuple(order), graph.outputs, graph.extents)
 
 
-def _rank(node: Node, index: int) -> Rank:
+def _of_the_batch(graph: Graph) -> set[str]:
+    """The nodes that follow from inputs and constants alone."""
+    known = {item.value.name for role in (Role.INPUT, Role.CONSTANT) for item in graph.with_role(role)}
+    found: set[str] = set()
+    for node in graph.nodes:
+        if all(name is None or name in known for name in node.operands):
+            found.add(node.name)
+            known.update(value.name for value in node.results)
+    return found
+
+
+def _rank(node: Node, index: int, of_the_batch: bool) -> Rank:
     """Lowest first: what belongs to no micro-batch, then micro-batches from the last; in each the trunk forward, its head piece by piece, the trunk backward."""
     micro, chunk = _MICRO.search(node.name), _CHUNK.search(node.name)
-    backward = node.name.startswith("d.") or node.name.startswith("grad.")
+    backward = not of_the_batch and node.name.startswith(("d.", "grad."))
     turn = _FIRST if micro is None else -int(micro[1])
     if chunk is not None:
         return (turn, 1, -int(chunk[1]), index)

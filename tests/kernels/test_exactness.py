@@ -306,10 +306,12 @@ def test_rows_of_gpus_have_the_bits_of_the_reference(row: Impl) -> None:
 def test_only_sums_over_all_rows_and_products_by_parts_promise_nothing() -> None:
     """A row without a promise has no place in a batch-invariant program: each of them is known by name."""
     host_rows = {row.identity for row in KERNEL_ROWS if row.exactness is Exactness.TOLERANCE}
-    assert host_rows == {"reduce_sum@host", "cross_entropy@host"}
+    over_rows = (*SUMS_OVER_ROWS, "attention_bidirectional_backward")
+    of_training = {f"{op}@host" for op in over_rows} | {"cross_entropy_backward@host_convert"}
+    assert host_rows == {"reduce_sum@host", "cross_entropy@host", *of_training}
     hip_rows = {row.identity for row in HIP_ROWS if row.exactness is Exactness.TOLERANCE}
     by_parts = {f"{op}@hip_tile{wave}" for op in ("linear", "linear_split", "linear_swiglu") for wave in (32, 64)}
     vendor = {row.identity for row in HIP_ROWS if row.kind is StepKind.GEMM}
-    by_parts |= {f"attention_causal_backward@hip_tile{wave}" for wave in (32, 64)}
-    summed = {f"{op}@hip" for op in (*SUMS_OVER_ROWS, "attention_bidirectional_backward")}
+    by_parts |= {f"attention_causal_backward@hip_{way}" for way in ("tile32", "tile64", "block")}
+    summed = {f"{op}@hip" for op in over_rows}
     assert hip_rows == {"reduce_sum@hip", "cross_entropy@hip", *summed, *by_parts, *vendor}

@@ -23,6 +23,11 @@ AMD = {"gfx942": 64, "gfx90a": 64, "gfx1100": 32}
 MOST_SHARED = 48 * 1024
 """What every device has without being asked."""
 PRIVATE: Mapping[str, Mapping[str, int]] = {
+    "attention_bidirectional_backward": {"sm_80": 48, "sm_90": 40},
+    "attention_block_causal_backward": {"sm_80": 16, "sm_90": 24, "gfx1100": 396},
+    "attention_causal_backward": {"sm_80": 24, "sm_90": 24},
+    "attention_tile_causal_backward": {"sm_80": 16, "sm_90": 24, "gfx1100": 1336},
+    "attention_tile_causal_saved": {"sm_80": 48, "sm_90": 48},
     "attention_tile_bidirectional": {"sm_80": 48, "sm_90": 48},
     "attention_tile_causal": {"sm_80": 48, "sm_90": 48},
     "attention_tile_packed": {"sm_80": 48, "sm_90": 48, "gfx1100": 832},

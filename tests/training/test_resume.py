@@ -153,7 +153,7 @@ def prove_kills(tmp_path: Path, seed: int, kills: int, steps: int) -> None:
     ends = [Checkpoints(tmp_path / name / "checkpoints").latest() for name in ("whole", "killed")]
     assert all(end is not None and end.name == f"step-{steps:08d}" for end in ends)
     for file in ("checkpoint.json", "parameters.safetensors", "state.safetensors"):
-        assert len({(end / file).read_bytes() for end in ends if end is not None}) == 1
+        assert len({(end / file).read_bytes() for end in ends if end is not None}) == 1, file
     models = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert models[0] == models[1]
     for name in ("whole", "killed"):

@@ -68,6 +68,9 @@ def test_a_step_is_numbered_on_from_the_state(program: Program) -> None:
     exe.write_state("step", np.array([40], np.int32))
     assert exe.step(batch(1)).number == 41
     assert exe.number == 41
+    exe.number = 50
+    assert exe.step(batch(1)).number == 51
+    assert int(exe.read_state("step")[0]) == 42
 
 
 def test_results_wait_for_their_own_step(program: Program) -> None:
@@ -243,7 +246,7 @@ def _without_settings(*arguments: Any, standing: Any, **options: Any) -> TrainEx
 
 
 def test_what_cannot_be_driven_is_refused(program: Program) -> None:
-    with pytest.raises(ConfigError, match="nan_policy is 'ignore'"):
+    with pytest.raises(ConfigError, match="on_nan is 'ignore'"):
         TrainOptions("ignore")
     with pytest.raises(Exception, match="ahead"):
         TrainOptions(ahead=0)

@@ -58,7 +58,6 @@ def _update(op: str, *updated: str) -> Impl:
         ("gradient", "factors", *(f"{name}_out" for name in ("parameter", *updated)), "mirror"),
         params,
         operand_dtypes(mirror=_HALVES, first=_MOMENTS, second=_MOMENTS),
-        exactness=Exactness.TOLERANCE,
     )
 
 

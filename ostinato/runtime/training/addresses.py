@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ostinato.planner.plan import EntryPlan, slot_name
+from ostinato.planner.plan import EntryPlan, ProgramPlan, slot_name
 from ostinato.runtime.device import ResolvedStep
 
 __all__ = ["AddressRow", "AddressTable", "addresses_of"]
@@ -50,12 +50,15 @@ class AddressTable:
         return "\n".join(lines)
 
 
-def addresses_of(plan: EntryPlan, resolved: Sequence[ResolvedStep]) -> AddressTable:
-    """The table of a plan whose steps have these addresses."""
+def addresses_of(program: ProgramPlan, plan: EntryPlan, resolved: Sequence[ResolvedStep]) -> AddressTable:
+    """The table of an entry of a program whose steps have these addresses. What is updated is called as it was before."""
+    updated = {slot.range: slot.name for slot in program.parameters}
+    updated.update((binding.range, binding.name) for binding in program.state)
     found: dict[tuple[str, str, int, int], tuple[int, int]] = {}
     for position, (step, placed) in enumerate(zip(plan.steps, resolved, strict=True)):
         for operand, (address, nbytes) in zip(step.operands, placed.operands, strict=True):
             if operand is not None and nbytes:
-                key = (slot_name(step.node, operand.value), operand.range.region.kind, address, nbytes)
+                name = updated.get(operand.range, slot_name(step.node, operand.value))
+                key = (name, operand.range.region.kind, address, nbytes)
                 found[key] = (found.get(key, (position, position))[0], position)
     return AddressTable(tuple(AddressRow(*key, first, last) for key, (first, last) in found.items()))

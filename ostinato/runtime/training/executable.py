@@ -42,25 +42,25 @@ _AHEAD = {"raise": 1, "skip": 2}
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """How steps are driven. `nan_policy`: a step whose loss is not finite raises ("raise") or is counted ("skip"). `ahead`: steps on their way at a time, where
+    """How steps are driven. `on_nan`: a step whose loss is not finite raises ("raise") or is counted ("skip"). `ahead`: steps on their way at a time, where
     the device works by itself; by default 1 with "raise", so that nothing is submitted behind a loss that is not known, and 2 with "skip". `candidates`: how
     often a step adds to a gradient, where whoever made the graph knows.
     """
 
-    nan_policy: str = "raise"
+    on_nan: str = "raise"
     ahead: int | None = None
     candidates: int | None = None
 
     def __post_init__(self) -> None:
-        if self.nan_policy not in NAN_POLICIES:
-            raise ConfigError(f"nan_policy is {self.nan_policy!r}", hint=f"use one of {', '.join(NAN_POLICIES)}")
+        if self.on_nan not in NAN_POLICIES:
+            raise ConfigError(f"on_nan is {self.on_nan!r}", hint=f"use one of {', '.join(NAN_POLICIES)}")
         if self.ahead is not None:
             object.__setattr__(self, "ahead", integer(self.ahead, "ahead", low=1))
 
     @property
     def depth(self) -> int:
         """Steps on their way at a time."""
-        return _AHEAD[self.nan_policy] if self.ahead is None else self.ahead
+        return _AHEAD[self.on_nan] if self.ahead is None else self.ahead
 
 
 class TrainExecutable(Executable):
@@ -107,8 +107,13 @@ class TrainExecutable(Executable):
 
     @property
     def number(self) -> int:
-        """The number of the last step submitted. It goes on from the state `step` where that is written."""
+        """The number of the last step submitted, applied or not: what dropout counts by. Writing the state `step` sets it to that; whoever goes on from a run
+        in which steps were skipped sets it to how many that run has submitted."""
         return self._number
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self._number = integer(number, "number", low=0)
 
     @property
     def pending(self) -> int:
@@ -153,7 +158,7 @@ class TrainExecutable(Executable):
                 self._steps.take()
             self._steps.raise_untold()
             runner = self.runner(TRAIN)
-            result = StepResult(number, self.options.nan_policy, self._await)
+            result = StepResult(number, self.options.on_nan, self._await)
             self._gradients.step = number
             self._run(runner, checked, result)
             self._number = number
@@ -307,7 +312,7 @@ class TrainExecutable(Executable):
         runner = self.runner(TRAIN)
         if not isinstance(runner, PlannedRunner):
             raise ConfigError(f'mode "{self.mode}" has no planned addresses', hint='use mode="planned"')
-        return addresses_of(self.plan, runner.loaded.resolved)
+        return addresses_of(self.program.plan, self.plan, runner.loaded.resolved)
 
     # as for every executable
 

@@ -90,7 +90,7 @@ class StepResult:
                 f"step {self.number}: the loss is {loss:.6g}{norm}; nothing of the step was applied",
                 step=self.number,
                 loss=loss,
-                hint='look at the batch, lower the learning rate, or train with nan_policy="skip"',
+                hint='look at the batch, lower the learning rate, or train with on_nan="skip"',
             )
 
     @property

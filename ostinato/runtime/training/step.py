@@ -7,11 +7,12 @@ the same structure takes over with the next call, without a plan or capture of i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, InputError
+from ostinato.ir.interp import Observer
 from ostinato.ir.types import Array
 from ostinato.runtime.training.executable import STEP, TrainExecutable
 from ostinato.runtime.training.optimizer import Optimizer
@@ -32,6 +33,12 @@ class TrainStep(TrainExecutable):
     def __call__(self, input_ids: Any, target: Any) -> StepResult:
         """One step. Returns when it is submitted, where the device works by itself; the result waits for its loss when asked. Raises what `step` raises."""
         return self.step({"input_ids": input_ids, "target": target})
+
+    def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
+        """`Executable.clone`: it trains parameters of its own, from those of the checkpoint, by the optimizer of this one's next step."""
+        made = super().clone(mode, observer)
+        made._optimizer = self._optimizer
+        return made
 
     @property
     def optimizer(self) -> Optimizer | None:

@@ -60,9 +60,8 @@ def samples(op: str, rng: np.random.Generator) -> Iterator[Sample]:
                 m = unit * int(rng.integers(1, 4))
                 for lead, first, second in (((), True, False), ((2,), False, True), ((2, 3), True, True)):
                     a, b = ((k, m) if first else (m, k)), ((n, k) if second else (k, n))
-                    attrs = {"transpose_a": first, "transpose_b": second, "scale": 0.375}
-                    operands = normal((*lead, *a), dtype), normal((*lead, *b), dtype)
-                    yield valid(normal((*lead, m, n)), *operands, **attrs)
+                    pair = normal((*lead, *a), dtype), normal((*lead, *b), dtype)
+                    yield valid(normal((*lead, m, n)), *pair, transpose_a=first, transpose_b=second, scale=0.375)
             if op == "matmul":
                 m = unit * int(rng.integers(1, 4))
                 for lead, first, second in (

@@ -1,8 +1,8 @@
 """Rows of attention for training, for GPUs: what its forward pass keeps, and its gradients.
 
 The forward rows are those of attention over whole sequences, with the logarithms of sums of exponentials as a second result. A gradient has a block a query
-and head and a block a key and key-value head, for any head; over bf16 with heads of 64 or 128 it is made by tiles on the matrix units. No sum is shared by
-blocks but in a fixed order, so that a row gives the same bits every time.
+and head and a block a key and key-value head, for any head. Over bf16 with heads of 64 or 128 it is made by tiles on the matrix units, over f32 with heads of
+32, 64 or 128 by tiles without them. No sum is shared by blocks but in a fixed order, so that a row gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def _causal_launch(site: CallSite) -> Launch:
 
 def _causal_operands(site: CallSite) -> str | None:
     """A result of attention in float, and logarithms in float32."""
-    return first_reason(
-        need_dtype("y", site.operand(4), FLOATS), need_dtype("log_sum", site.operand(5), (DType.F32,))
-    )
+    return first_reason(need_dtype("y", site.operand(4), FLOATS), need_dtype("log_sum", site.operand(5), (DType.F32,)))
 
 
 def _bidirectional_params(site: CallSite) -> Params:
@@ -133,8 +131,9 @@ def _indices(site: CallSite) -> str | None:
 
 _WIDTHS = (64, 128)
 _OWN = 32
-"""Queries or keys of a block, as kernels/attention/tile_backward.hip has it."""
+"""Queries or keys of a block, as the kernels of tiles have it."""
 _WAVES = 4
+_BLOCK_THREADS = 128
 _FEWEST = 16
 """Tokens of a sequence from which on matrix units pay."""
 
@@ -172,31 +171,59 @@ def _tile_fits(site: CallSite) -> str | None:
     )
 
 
+_BLOCK_WIDTHS = (32, 64, 128)
+
+
+def _block_fits(site: CallSite) -> str | None:
+    """All of f32, with heads that the kernel has room for."""
+    width = site.operand(1).static_shape[-1]
+    widths = ", ".join(map(str, _BLOCK_WIDTHS))
+    return first_reason(
+        need_dtype("q", site.operand(1), (DType.F32,)),
+        need_dtype("y", site.operand(4), (DType.F32,)),
+        None if width in _BLOCK_WIDTHS else f"the head width must be one of {widths}, found {width}",
+    )
+
+
 def _on_matrix_units(row: Impl, wave: int) -> Impl:
     """The row of gradients over bf16 on GPUs with waves of so many lanes."""
 
     def kernel(site: CallSite) -> str:
-        dtypes = (site.operand(4).dtype, site.results[0].dtype)
-        width = site.operand(1).static_shape[-1]
+        width, dtypes = site.operand(1).static_shape[-1], (site.operand(4).dtype, site.results[0].dtype)
         names = (dtype.value for dtype in dtypes)
         return kernel_name("attention/tile_backward", "attention_tile_causal_backward", width, *names)
 
+    shared = _by_tiles(row, f"hip_tile{wave}", kernel, _WAVES * wave, _tile_fits)
+    return replace(shared, architectures=(f"wave{wave}",))
+
+
+def _in_blocks(row: Impl) -> Impl:
+    """The row of gradients of f32."""
+
+    def kernel(site: CallSite) -> str:
+        width, dtype = site.operand(1).static_shape[-1], site.results[0].dtype
+        return kernel_name("attention/block_backward", "attention_block_causal_backward", width, dtype.value)
+
+    return _by_tiles(row, "hip_block", kernel, _BLOCK_THREADS, _block_fits)
+
+
+def _by_tiles(row: Impl, name: str, kernel: Callable[[CallSite], str], threads: int, fits: Predicate) -> Impl:
+    """A row whose blocks have tiles of keys and of queries."""
+
     def launch(site: CallSite) -> Launch:
         batches, _, heads, kv_heads, _ = _sizes(site)
-        blocks = _tiles(site) * batches * (kv_heads * _sharers(site) + heads)
-        return block_launch(blocks, _WAVES * wave)
+        return block_launch(_tiles(site) * batches * (kv_heads * _sharers(site) + heads), threads)
 
     return replace(
         row,
-        name=f"hip_tile{wave}",
+        name=name,
         level=Level.TUNED,
-        architectures=(f"wave{wave}",),
         operands=(*row.operands, "workspace"),
         kernel=kernel,
         params=_tile_params,
         launch=launch,
         workspace=_tile_workspace,
-        accepts=all_of(row.accepts, _tile_fits),
+        accepts=all_of(row.accepts, fits),
         extents=Extents(sequence=(_FEWEST, None)),
         exactness=Exactness.TOLERANCE,  # a batch may be too large for blocks to share keys
     )
@@ -233,6 +260,7 @@ ATTENTION_BACKWARD_ROWS = (
     ),
     _CAUSAL,
     *(_on_matrix_units(_CAUSAL, wave) for wave in WAVES),
+    _in_blocks(_CAUSAL),
     replace(
         readable(
             "attention_bidirectional_backward",

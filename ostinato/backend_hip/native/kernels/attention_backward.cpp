@@ -1,5 +1,5 @@
-// Gradients of attention over whole sequences, causal and of an encoder: what is needed of each query before the blocks of
-// attention_blocks.h, and the kernels.
+// Gradients of attention over whole sequences, causal and of an encoder: what is needed of each query before the blocks
+// of attention_blocks.h, and the kernels.
 #include "attention_blocks.h"
 
 namespace ost::OST_UNIT {
@@ -25,8 +25,8 @@ Parts parts_of(const Call& call, uint32_t operand) {
 }
 
 bool usable_sizes(const Backward& b) {
-    return b.kv_heads > 0 && b.heads >= 0 && b.heads % b.kv_heads == 0 && b.width <= kMaximumBackwardWidth && b.tokens <= INT32_MAX &&
-           usable(0, b.scoring.soft_cap) && is_float(b.dtype) && is_float(b.result_dtype);
+    return b.kv_heads > 0 && b.heads >= 0 && b.heads % b.kv_heads == 0 && b.width <= kMaximumBackwardWidth &&
+           b.tokens <= INT32_MAX && usable(0, b.scoring.soft_cap) && is_float(b.dtype) && is_float(b.result_dtype);
 }
 
 // Operands gradient, q, k, v at 0 .. 3 and the three gradients from `result` on.
@@ -82,8 +82,8 @@ void make_delta(const Call& call, const Backward& b, const Y* y, float* delta) {
     });
 }
 
-// log_sum and delta of a block of queries from the keys that they see, by online softmax: sums of the exponentials and of
-// their products with the gradient of the probabilities, rescaled where a block has a larger score.
+// log_sum and delta of a block of queries from the keys that they see, by online softmax: sums of the exponentials and
+// of their products with the gradient of the probabilities, rescaled where a block has a larger score.
 void sums_of_queries(const Backward& b, BackwardBlock& w, int64_t head, int64_t block, float* log_sum, float* delta) {
     const int64_t n = b.block(), row = head * b.tokens + block * n;
     float* const top = w.k_sums;  // free here
@@ -129,8 +129,8 @@ void sums_of_queries(const Backward& b, BackwardBlock& w, int64_t head, int64_t 
 
 }  // namespace
 
-// Operands gradient, q, k, v, y, log_sum, workspace, the three gradients. Params: batches, tokens, heads, kv heads, width,
-// scale, window, soft cap, dtypes of q, of y and of the gradients, then the strides of q, k and v.
+// Operands gradient, q, k, v, y, log_sum, workspace, the three gradients. Params: batches, tokens, heads, kv heads,
+// width, scale, window, soft cap, dtypes of q, of y and of the gradients, then the strides of q, k and v.
 void attention_causal_backward(const Call& call) {
     const auto strides = [&](uint32_t first) {
         return Strides{call.integer(first), call.integer(first + 1), call.integer(first + 2)};
@@ -175,8 +175,8 @@ void attention_causal_backward(const Call& call) {
     attention_gradients(call, b);
 }
 
-// Operands gradient, q, k, v, row_of_token, start, length, workspace, the three gradients. Params: tokens, heads, kv heads,
-// width, rows, scale, dtypes of q and of the gradients, then the strides of a token and a head of q, k and v.
+// Operands gradient, q, k, v, row_of_token, start, length, workspace, the three gradients. Params: tokens, heads, kv
+// heads, width, rows, scale, dtypes of q and of the gradients, then the strides of a token and a head of q, k and v.
 void attention_bidirectional_backward(const Call& call) {
     const auto strides = [&](uint32_t first) { return Strides{0, call.integer(first), call.integer(first + 1)}; };
     Backward b{};

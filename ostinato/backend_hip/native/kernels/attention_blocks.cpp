@@ -152,7 +152,8 @@ void whole_group(const Backward& b, BackwardBlock& w, int64_t batch, int64_t kv_
     }
     if (b.result_dtype == OST_F32) return;  // q_sums is the result
     const int64_t at_group = batch * b.tokens * step + kv_head * run;
-    write_rows(b.result_dtype, sums, step, b.tokens, run, at(b.q_gradient, at_group, element_bytes(b.result_dtype)), step);
+    write_rows(b.result_dtype, sums, step, b.tokens, run, at(b.q_gradient, at_group, element_bytes(b.result_dtype)),
+               step);
 }
 
 // The gradient of one block of queries from all keys that they see.
@@ -207,7 +208,8 @@ void load_queries(const Backward& b, BackwardBlock& w, int64_t batch, int64_t he
 
 void score_block(const Backward& b, BackwardBlock& w) {
     const int64_t n = b.block(), stride = b.stride();
-    multiply(w.key_count, w.query_count, b.width, kDotBlock, {w.keys, stride}, {w.query_turned, n}, {w.weight, n}, false);
+    multiply(w.key_count, w.query_count, b.width, kDotBlock, {w.keys, stride}, {w.query_turned, n}, {w.weight, n},
+             false);
     multiply(w.key_count, w.query_count, b.width, kDotBlock, {w.values, stride}, {w.up_turned, n}, {w.slope, n}, false);
 }
 

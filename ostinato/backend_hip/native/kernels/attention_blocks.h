@@ -1,11 +1,11 @@
-// Attention backwards, a block of keys against a block of queries at a time: the inner part that the causal and the packed
-// form share.
+// Attention backwards, a block of keys against a block of queries at a time: the inner part that the causal and the
+// packed form share.
 //
-// The probabilities of a block are made again from its scores and the log_sum of each query, transposed: a row of them is
-// a key, a lane a query, so that log_sum and delta are vectors. Each block gives its part of the gradients of its keys,
-// its values and its queries by the products of multiply.h. Parts of a key are added in ascending order of heads and then
-// queries, those of a query in ascending order of keys, whoever computes them: however the blocks are shared out, every
-// result has the same bits. Blocks of which no query sees a key are left out.
+// The probabilities of a block are made again from its scores and the log_sum of each query, transposed: a row of them
+// is a key, a lane a query, so that log_sum and delta are vectors. Each block gives its part of the gradients of its
+// keys, its values and its queries by the products of multiply.h. Parts of a key are added in ascending order of heads
+// and then queries, those of a query in ascending order of keys, whoever computes them: however the blocks are shared
+// out, every result has the same bits. Blocks of which no query sees a key are left out.
 #pragma once
 
 #include "attention.h"
@@ -18,7 +18,8 @@ inline constexpr int64_t kMaximumBackwardWidth = 512;
 // Keys and queries of a block for heads of that width, so that a block and its gradients fit a worker's scratch.
 OST_INLINE int64_t backward_block(int64_t width) { return width <= 128 ? 64 : width <= 256 ? 32 : 16; }
 
-// Gradients of queries [B,T,H,D] and of keys and values [B,T,G,D]. Query t of every sequence sees keys [first[t], end[t]).
+// Gradients of queries [B,T,H,D] and of keys and values [B,T,G,D]. Query t of every sequence sees keys [first[t],
+// end[t]).
 struct Backward {
     int64_t batches, tokens, heads, kv_heads, width;
     Scoring scoring;
@@ -55,13 +56,14 @@ struct Backward {
 
 // A worker's scratch. [n] is a block of keys or queries, D the width, rows of D padded to whole vectors.
 struct BackwardBlock {
-    float *keys, *values;               // [n][D]
-    float *query, *upstream;            // [n][D]: queries, and the gradient of their results
-    float *query_turned, *up_turned;    // [D][n]
-    float *weight, *slope, *by_query;   // [n][n]: probabilities and score gradients of keys by queries, the latter turned
-    float *k_sums, *v_sums, *q_part;    // [n][D]
-    float *log_sum, *delta;             // [n] of the queries
-    int32_t *first, *end;               // [n]: what a query sees; nothing past the last query
+    float *keys, *values;             // [n][D]
+    float *query, *upstream;          // [n][D]: queries, and the gradient of their results
+    float *query_turned, *up_turned;  // [D][n]
+    float *weight, *slope,
+        *by_query;                    // [n][n]: probabilities and score gradients of keys by queries, the latter turned
+    float *k_sums, *v_sums, *q_part;  // [n][D]
+    float *log_sum, *delta;           // [n] of the queries
+    int32_t *first, *end;             // [n]: what a query sees; nothing past the last query
     int64_t key_count, query_count, first_key;
 
     BackwardBlock(const Backward& b, void* scratch) {
@@ -84,7 +86,8 @@ struct BackwardBlock {
         key_count = query_count = first_key = 0;
     }
 };
-static_assert((9 * 64 * 128 + 3 * 64 * 64 + 4 * 64 + 256) * 4 <= int64_t{kWorkerScratchBytes}, "blocks fit the scratch");
+static_assert((9 * 64 * 128 + 3 * 64 * 64 + 4 * 64 + 256) * 4 <= int64_t{kWorkerScratchBytes},
+              "blocks fit the scratch");
 
 void load_keys(const Backward& b, BackwardBlock& w, int64_t batch, int64_t kv_head, int64_t block);
 void load_queries(const Backward& b, BackwardBlock& w, int64_t batch, int64_t head, int64_t block);

@@ -1,5 +1,5 @@
-// Gradients of the products of attention one by one: each is products of matrices where they lie, shared heads summed in
-// the depth of a product or, where their rows have no one distance, one head after the other.
+// Gradients of the products of attention one by one: each is products of matrices where they lie, shared heads summed
+// in the depth of a product or, where their rows have no one distance, one head after the other.
 #include "attention.h"
 #include "product.h"
 
@@ -24,8 +24,9 @@ bool read_sizes(const Call& call, Sizes& s) {
     return usable;
 }
 
-DenseProduct product_of(const Call& call, int64_t entries, int64_t each, int64_t shared, int64_t m, int64_t k, int64_t n,
-                        const Stacked& a, const Stacked& b, float scale, void* y, const Steps& y_steps, bool adds) {
+DenseProduct product_of(const Call& call, int64_t entries, int64_t each, int64_t shared, int64_t m, int64_t k,
+                        int64_t n, const Stacked& a, const Stacked& b, float scale, void* y, const Steps& y_steps,
+                        bool adds) {
     return {call.pool, entries, each, shared, m, k, n, a, b, scale, nullptr, adds ? y : nullptr, y, OST_F32, y_steps};
 }
 
@@ -38,8 +39,9 @@ void attention_scores_backward(const Call& call) {
     const auto scale = static_cast<float>(call.real(6));
     const int64_t dtype = call.integer(7), size = element_bytes(dtype);
     if (!is_float(dtype)) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, s.scores(), 4) || !covers(call, 1, s.of_queries(), size) || !covers(call, 2, s.of_keys(), size) ||
-        !covers(call, 3, s.of_queries(), 4) || !covers(call, 4, s.of_keys(), 4)) {
+    if (!covers(call, 0, s.scores(), 4) || !covers(call, 1, s.of_queries(), size) ||
+        !covers(call, 2, s.of_keys(), size) || !covers(call, 3, s.of_queries(), 4) ||
+        !covers(call, 4, s.of_keys(), 4)) {
         return;
     }
     const int64_t square = s.queries * s.keys, query = s.queries * s.width, key = s.keys * s.width;
@@ -91,8 +93,8 @@ void attention_value_gradient(const Call& call) {
         multiply_dense(product_of(
             call, s.batches, s.groups, 1, s.keys, s.queries, s.width,
             {call.pointer<const char>(0) + i * square * size, dtype, {s.heads * square, each * square, s.keys}, true},
-            {call.pointer<const float>(1) + i * s.width, OST_F32, {s.queries * token, each * s.width, token}, false}, 1.0f,
-            call.pointer<void>(2), {s.keys * key, s.width, key}, i > 0));
+            {call.pointer<const float>(1) + i * s.width, OST_F32, {s.queries * token, each * s.width, token}, false},
+            1.0f, call.pointer<void>(2), {s.keys * key, s.width, key}, i > 0));
     }
 }
 

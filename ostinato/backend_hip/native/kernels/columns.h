@@ -1,7 +1,7 @@
 // Sums over the rows of a matrix, column by column: gradients of gains and biases.
 //
-// Rows are added in ascending order, in runs whose float32 sum is taken before it is added to the column's: a column has
-// the same bits whatever thread sums it, and its error grows with the number of runs and not of rows.
+// Rows are added in ascending order, in runs whose float32 sum is taken before it is added to the column's: a column
+// has the same bits whatever thread sums it, and its error grows with the number of runs and not of rows.
 #pragma once
 
 #include "work.h"

@@ -10,7 +10,8 @@ KernelTable elementwise_backward_kernels();
 
 namespace {
 
-// Operands gradient (float32), x, x_gradient. Params: count, dtypes of x and of x_gradient. f(gradient, x) is the result.
+// Operands gradient (float32), x, x_gradient. Params: count, dtypes of x and of x_gradient. f(gradient, x) is the
+// result.
 template <class F>
 OST_INLINE void slope_kernel(const Call& call, double nanoseconds, const F& f) {
     const int64_t count = call.integer(0);
@@ -36,21 +37,20 @@ OST_INLINE void slope_kernel(const Call& call, double nanoseconds, const F& f) {
     });
 }
 
-// s (1 + x (1 - s)): 1 - s is a sigmoid of its own, which keeps its digits. Past 104 either way nothing changes.
-OST_INLINE vf silu_slope(vf x, vf s) {
+// s (1 + x (1 - s)). Past 104 on either side nothing changes, and infinity times zero is left out.
+OST_INLINE vf silu_slope(vf x, const SigmoidPair& s) {
     const vf near = minimum(splat(104.0f), maximum(splat(-104.0f), x));
-    return s * fma(near, sigmoid(-x), splat(1.0f));
+    return s.is * fma(near, s.rest, splat(1.0f));
 }
 
 void silu_backward(const Call& call) {
-    slope_kernel(call, 2 * kExponentialNanoseconds, [](vf g, vf x) { return g * silu_slope(x, sigmoid(x)); });
+    slope_kernel(call, kExponentialNanoseconds, [](vf g, vf x) { return g * silu_slope(x, sigmoid_pair(x)); });
 }
 
 // Param 3: 0 for the exact form, 1 for the approximation by tanh.
 void gelu_backward(const Call& call) {
     switch (call.integer(3)) {
-        case 0:
-            return slope_kernel(call, 2 * kExponentialNanoseconds, [](vf g, vf x) { return g * gelu_slope(x); });
+        case 0: return slope_kernel(call, 2 * kExponentialNanoseconds, [](vf g, vf x) { return g * gelu_slope(x); });
         case 1:
             return slope_kernel(call, 2 * kExponentialNanoseconds, [](vf g, vf x) { return g * gelu_tanh_slope(x); });
         default: return report(call, OST_INVALID_ARGUMENT);
@@ -58,8 +58,7 @@ void gelu_backward(const Call& call) {
 }
 
 void tanh_backward(const Call& call) {
-    slope_kernel(call, 2 * kStreamNanoseconds,
-                 [](vf g, vf y) { return g * ((splat(1.0f) - y) * (splat(1.0f) + y)); });
+    slope_kernel(call, 2 * kStreamNanoseconds, [](vf g, vf y) { return g * ((splat(1.0f) - y) * (splat(1.0f) + y)); });
 }
 
 template <class X, class Y>
@@ -68,14 +67,14 @@ OST_INLINE void swiglu_run(const float* gradient, const X* gate, const X* up, Y*
     for (int64_t i = begin; i < end; i += VW) {
         const int n = static_cast<int>(smaller(VW, end - i));
         const vf g = load_lanes(gradient + i, n), x = load_lanes(gate + i, n), u = load_lanes(up + i, n);
-        const vf s = sigmoid(x);
+        const SigmoidPair s = sigmoid_pair(x);
         store_lanes(by_gate + i, g * u * silu_slope(x, s), n);
-        store_lanes(by_up + i, g * (x * s), n);
+        store_lanes(by_up + i, g * (x * s.is), n);
     }
 }
 
-// Operands gradient, gate, up, gate_gradient, up_gradient. Params: rows, runs in each, their width, elements from one run of
-// gate, and of up, to the next, dtypes of gate and of its gradient.
+// Operands gradient, gate, up, gate_gradient, up_gradient. Params: rows, runs in each, their width, elements from one
+// run of gate, and of up, to the next, dtypes of gate and of its gradient.
 void swiglu_backward(const Call& call) {
     const int64_t rows = call.integer(0), runs = call.integer(1), width = call.integer(2);
     const int64_t gate_stride = call.integer(3), up_stride = call.integer(4);
@@ -96,7 +95,7 @@ void swiglu_backward(const Call& call) {
             const X* up = call.pointer<const X>(2);
             Y* by_gate = call.pointer<Y>(3);
             Y* by_up = call.pointer<Y>(4);
-            constexpr double cost = 2 * kExponentialNanoseconds;
+            constexpr double cost = 1.5 * kExponentialNanoseconds;
             if (gate_stride == width && up_stride == width) {
                 return for_elements(call, elements, cost, [=](int64_t begin, int64_t end) {
                     swiglu_run(gradient, gate, up, by_gate, by_up, begin, end);
@@ -132,8 +131,8 @@ void accumulate(const Call& call) {
 
 constexpr double kDropoutNanoseconds = 12.0 / VW;
 
-// Operands x, seed (int64), step (int32), y. Params: count, dtype, the least word that keeps an element, the stream, and what
-// a kept element is multiplied by.
+// Operands x, seed (int64), step (int32), y. Params: count, dtype, the least word that keeps an element, the stream,
+// and what a kept element is multiplied by.
 void dropout(const Call& call) {
     const int64_t count = call.integer(0), least = call.integer(2), stream = call.integer(3);
     const auto factor = static_cast<float>(call.real(4));
@@ -168,12 +167,9 @@ void dropout(const Call& call) {
 }
 
 constexpr KernelEntry entries[] = {
-    {"silu_backward", silu_backward, 3, 3, 0},
-    {"gelu_backward", gelu_backward, 3, 4, 0},
-    {"tanh_backward", tanh_backward, 3, 3, 0},
-    {"swiglu_backward", swiglu_backward, 5, 7, 0},
-    {"accumulate", accumulate, 2, 2, 0},
-    {"dropout", dropout, 4, 5, 0},
+    {"silu_backward", silu_backward, 3, 3, 0}, {"gelu_backward", gelu_backward, 3, 4, 0},
+    {"tanh_backward", tanh_backward, 3, 3, 0}, {"swiglu_backward", swiglu_backward, 5, 7, 0},
+    {"accumulate", accumulate, 2, 2, 0},       {"dropout", dropout, 4, 5, 0},
 };
 
 }  // namespace

@@ -38,6 +38,16 @@ OST_INLINE vf gelu_slope(vf x) {
     return fma(within * splat(0.398942280f), power, below);
 }
 
+// The sigmoid of x and that of -x, which is the rest to 1 and keeps its digits. Below -87 they stay 1e-38 and 1.
+struct SigmoidPair {
+    vf is, rest;
+};
+OST_INLINE SigmoidPair sigmoid_pair(vf x) {
+    const vf power = exp(minimum(splat(87.0f), -x));  // keeps NaN
+    const vf is = splat(1.0f) / (splat(1.0f) + power);
+    return {is, power * is};
+}
+
 // x / 2 (1 + tanh(s)) = x / (1 + e^(-2 s)) with s = sqrt(2 / pi) (x + 0.044715 x^3).
 OST_INLINE vf gelu_tanh(vf x) {
     const vf cubic = fma(x * x, splat(0.044715f), splat(1.0f));
@@ -47,10 +57,9 @@ OST_INLINE vf gelu_tanh(vf x) {
 OST_INLINE vf gelu_tanh_slope(vf x) {
     const vf near = minimum(splat(14.5f), maximum(splat(-14.5f), x));  // past it s is 0 or 1
     const vf square = near * near;
-    const vf argument = near * fma(square, splat(0.044715f), splat(1.0f)) * splat(1.59576912f);
-    const vf s = sigmoid(argument), rest = sigmoid(-argument);
+    const SigmoidPair s = sigmoid_pair(near * fma(square, splat(0.044715f), splat(1.0f)) * splat(1.59576912f));
     const vf inner = fma(square, splat(3 * 0.044715f), splat(1.0f)) * splat(1.59576912f);
-    return fma(near * s, rest * inner, s);
+    return fma(near * s.is, s.rest * inner, s.is);
 }
 
 }  // namespace ost::OST_UNIT

@@ -20,9 +20,9 @@ bool are_floats(const Call& call, int64_t a, int64_t b, int64_t y) {
     return false;
 }
 
-// Operands [c,] a, b, count?, y. Params: entries of the first batch axis, matrices in each, M, K, N, whether a and b are
-// stored the other way round, scale, dtype of a and b, dtype of y, 1 where the count is of the rows M and not of the
-// entries, how many matrices of a share one of b, then the steps of a, b and y. c lies as y does, and may be y.
+// Operands [c,] a, b, count?, y. Params: entries of the first batch axis, matrices in each, M, K, N, whether a and b
+// are stored the other way round, scale, dtype of a and b, dtype of y, 1 where the count is of the rows M and not of
+// the entries, how many matrices of a share one of b, then the steps of a, b and y. c lies as y does, and may be y.
 void multiply(const Call& call, uint32_t a, bool adds) {
     const uint32_t b = a + 1, count = a + 2, y = a + 3;
     const int64_t entries = call.integer(0), each = call.integer(1), m = call.integer(2), k = call.integer(3);
@@ -53,8 +53,8 @@ void multiply(const Call& call, uint32_t a, bool adds) {
 void matmul(const Call& call) { multiply(call, 0, false); }
 void matmul_add(const Call& call) { multiply(call, 1, true); }
 
-// Operands x, weight, bias?, residual?, count?, y. Params: rows, K, N, dtype of x, of the weight and of y. The weight is
-// [N, K] as a checkpoint has it; a residual is of y's dtype and may be y.
+// Operands x, weight, bias?, residual?, count?, y. Params: rows, K, N, dtype of x, of the weight and of y. The weight
+// is [N, K] as a checkpoint has it; a residual is of y's dtype and may be y.
 void linear_natural(const Call& call) {
     const int64_t planned = call.integer(0), k = call.integer(1), n = call.integer(2), x_dtype = call.integer(3);
     const int64_t weight_dtype = call.integer(4), y_dtype = call.integer(5);

@@ -1,5 +1,5 @@
-// Gradients of movements: rows of a table that were read are summed in ascending order of the tokens that read them, what
-// was repeated is summed again, what was cut out lies among zeros, and a mean is shared out over its rows.
+// Gradients of movements: rows of a table that were read are summed in ascending order of the tokens that read them,
+// what was repeated is summed again, what was cut out lies among zeros, and a mean is shared out over its rows.
 #include "work.h"
 
 namespace ost::OST_UNIT {
@@ -8,9 +8,10 @@ KernelTable movement_backward_kernels();
 
 namespace {
 
-constexpr int32_t kSkipped = -1;              // id of a token that adds nothing
-constexpr int64_t kTableBytes = 128 * 1024;   // of a run of rows of the table: it stays in a cache between zeros and sums
-constexpr double kZeroNanoseconds = 0.1;      // to write one float of zeros
+constexpr int32_t kSkipped = -1;  // id of a token that adds nothing
+constexpr int64_t kTableBytes =
+    128 * 1024;                           // of a run of rows of the table: it stays in a cache between zeros and sums
+constexpr double kZeroNanoseconds = 0.1;  // to write one float of zeros
 
 OST_INLINE void add_row(const float* x, float* y, int64_t width) {
     for (int64_t i = 0; i < width; i += VW) {
@@ -25,7 +26,8 @@ OST_INLINE void check_ids(const Call& call, const int32_t* ids, int64_t tokens, 
     }
 }
 
-// Operands gradient [tokens, width], ids, y [rows, width]. Params: tokens, width, rows. A unit is a run of rows of the table.
+// Operands gradient [tokens, width], ids, y [rows, width]. Params: tokens, width, rows. A unit is a run of rows of the
+// table.
 void embedding_backward(const Call& call) {
     const int64_t tokens = call.integer(0), width = call.integer(1), rows = call.integer(2);
     if (tokens < 0 || width < 0 || rows < 0) return report(call, OST_INVALID_ARGUMENT);
@@ -39,10 +41,12 @@ void embedding_backward(const Call& call) {
     check_ids(call, ids, tokens, rows);
     if (rows == 0 || width == 0) return;
     const int64_t run = larger(1, kTableBytes / (width * 4));
-    const double cost = kZeroNanoseconds * static_cast<double>(run * width) + kStreamNanoseconds * static_cast<double>(tokens);
+    const double cost =
+        kZeroNanoseconds * static_cast<double>(run * width) + kStreamNanoseconds * static_cast<double>(tokens);
     for_rows(call, ceil_div(rows, run), cost, [=](int64_t begin, int64_t end) {
         for (int64_t unit = begin; unit < end; ++unit) {
-            const auto first = static_cast<int32_t>(unit * run), last = static_cast<int32_t>(smaller(rows, first + run));
+            const auto first = static_cast<int32_t>(unit * run),
+                       last = static_cast<int32_t>(smaller(rows, first + run));
             std::memset(y + first * width, 0, static_cast<size_t>((last - first) * width) * sizeof(float));
             for (int64_t t = 0; t < tokens; ++t) {
                 if (ids[t] >= first && ids[t] < last) add_row(gradient + t * width, y + ids[t] * width, width);
@@ -51,7 +55,8 @@ void embedding_backward(const Call& call) {
     });
 }
 
-// Operands gradient, ids, y, to which the rows are added; params as of embedding_backward. A unit is a block of columns.
+// Operands gradient, ids, y, to which the rows are added; params as of embedding_backward. A unit is a block of
+// columns.
 void embedding_backward_add(const Call& call) {
     const int64_t tokens = call.integer(0), width = call.integer(1), rows = call.integer(2);
     if (tokens < 0 || width < 0 || rows < 0) return report(call, OST_INVALID_ARGUMENT);
@@ -74,8 +79,9 @@ void embedding_backward_add(const Call& call) {
     });
 }
 
-// Operands one or two gradients, then as many results. Params: how many, repeats, then for each how many results of `inner`
-// floats there are, and `inner`: result r is the sum of the `repeats` runs from run r * repeats on, in ascending order.
+// Operands one or two gradients, then as many results. Params: how many, repeats, then for each how many results of
+// `inner` floats there are, and `inner`: result r is the sum of the `repeats` runs from run r * repeats on, in
+// ascending order.
 void sum_repeats(const Call& call) {
     const int64_t repeats = call.integer(1);
     const auto pairs = static_cast<uint32_t>(call.integer(0));
@@ -83,7 +89,8 @@ void sum_repeats(const Call& call) {
     for (uint32_t part = 0; part < pairs; ++part) {
         const int64_t outer = call.integer(2 + 2 * part), inner = call.integer(3 + 2 * part);
         if (empty(call, outer, inner)) continue;
-        if (!covers(call, part, area(outer, repeats, inner), 4) || !covers(call, 2 + part, area(outer, inner), 4)) return;
+        if (!covers(call, part, area(outer, repeats, inner), 4) || !covers(call, 2 + part, area(outer, inner), 4))
+            return;
         const float* x = call.pointer<const float>(part);
         float* y = call.pointer<float>(2 + part);
         const double cost = kStreamNanoseconds * static_cast<double>(repeats * inner);
@@ -126,8 +133,8 @@ void slice_backward(const Call& call) {
     });
 }
 
-// Operands gradient [rows, width], start, length, y [tokens, width]. Params: rows, width, tokens. Rows may share tokens; their
-// parts are added in ascending order.
+// Operands gradient [rows, width], start, length, y [tokens, width]. Params: rows, width, tokens. Rows may share
+// tokens; their parts are added in ascending order.
 void masked_mean_backward(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1), tokens = call.integer(2);
     if (empty(call, tokens, width)) return;

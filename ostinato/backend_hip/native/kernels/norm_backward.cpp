@@ -24,7 +24,6 @@ OST_INLINE void walk(int64_t width, const F& take) {
 }
 OST_INLINE float total(const vf (&sums)[4]) { return sum((sums[0] + sums[1]) + (sums[2] + sums[3])); }
 
-
 // Calls f(X{}, Y{}) for the dtypes of x and of its gradient.
 template <class F>
 OST_INLINE void with_dtypes(const Call& call, int64_t x_dtype, int64_t y_dtype, const F& f) {
@@ -33,8 +32,8 @@ OST_INLINE void with_dtypes(const Call& call, int64_t x_dtype, int64_t y_dtype, 
 
 // dx = r (h - x r^2 mean(h x)) + addend, h = gradient * gain.
 template <class X, class Y>
-OST_INLINE float rms_row(const float* gradient, const X* x, const float* gain, const float* addend, Y* y,
-                         int64_t width, float epsilon) {
+OST_INLINE float rms_row(const float* gradient, const X* x, const float* gain, const float* addend, Y* y, int64_t width,
+                         float epsilon) {
     vf squares[4] = {zero(), zero(), zero(), zero()};
     vf dots[4] = {zero(), zero(), zero(), zero()};
     walk(width, [&](int i, int64_t d, int n) __attribute__((always_inline)) {
@@ -52,7 +51,8 @@ OST_INLINE float rms_row(const float* gradient, const X* x, const float* gain, c
     return inverse;
 }
 
-// Operands gradient, x, gain, addend?, x_gradient, inverse_rms. Params: rows, width, epsilon, dtypes of x and x_gradient.
+// Operands gradient, x, gain, addend?, x_gradient, inverse_rms. Params: rows, width, epsilon, dtypes of x and
+// x_gradient.
 void rms_norm_backward(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));
@@ -93,9 +93,8 @@ OST_INLINE Spread layer_row(const float* gradient, const X* x, const float* gain
                             int64_t width, float epsilon) {
     const auto size = static_cast<float>(width);
     vf sums[4] = {zero(), zero(), zero(), zero()};
-    walk(width, [&](int i, int64_t d, int n) __attribute__((always_inline)) {
-        sums[i] = sums[i] + load_lanes(x + d, n);
-    });
+    walk(width,
+         [&](int i, int64_t d, int n) __attribute__((always_inline)) { sums[i] = sums[i] + load_lanes(x + d, n); });
     const float first = total(sums) / size;
     vf rests[4] = {zero(), zero(), zero(), zero()};
     vf squares[4] = {zero(), zero(), zero(), zero()};
@@ -215,8 +214,8 @@ void bias_gradient(const Call& call) {
                     __attribute__((always_inline)) { return load_lanes(gradient + row * width + column, n); });
 }
 
-// Operands gradient, x, x_gradient. Params: rows, width, epsilon, dtypes of x and x_gradient. Of a row that is longer than
-// epsilon, what lies along it is taken away; a shorter one was only multiplied.
+// Operands gradient, x, x_gradient. Params: rows, width, epsilon, dtypes of x and x_gradient. Of a row that is longer
+// than epsilon, what lies along it is taken away; a shorter one was only multiplied.
 void l2_normalize_backward(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));

@@ -1,5 +1,6 @@
-// The optimizer: the norm of all gradients, the numbers of a step, and the updates, each one pass over its tensors. A step
-// that does not apply (a loss or a norm that is not finite) leaves all bytes of parameters, moments and mirrors alone.
+// The optimizer: the norm of all gradients, the numbers of a step, and the updates, each one pass over its tensors. A
+// step that does not apply (a loss or a norm that is not finite) leaves all bytes of parameters, moments and mirrors
+// alone.
 #include <math.h>
 
 #include "work.h"
@@ -53,7 +54,8 @@ OST_INLINE double all_squares(const Call& call, const float* x, double* partial,
 OST_INLINE void squares_kernel(const Call& call, bool adds) {
     const int64_t count = call.integer(0);
     if (count < 0) return report(call, OST_INVALID_ARGUMENT);
-    if (!covers(call, 0, count, 4) || !covers(call, 1, ceil_div(count, kSquareRun), 8) || !covers(call, 2, 1, 4)) return;
+    if (!covers(call, 0, count, 4) || !covers(call, 1, ceil_div(count, kSquareRun), 8) || !covers(call, 2, 1, 4))
+        return;
     float* total = call.pointer<float>(2);
     const double found = all_squares(call, call.pointer<const float>(0), call.pointer<double>(1), count);
     *total = static_cast<float>(adds ? static_cast<double>(*total) + found : found);
@@ -63,7 +65,8 @@ void square_sum_add(const Call& call) { squares_kernel(call, true); }
 
 enum Factor { kRate, kBeta1, kBeta2, kEpsilon, kDecay, kFirst, kSecond, kGradientScale, kApply, kNorm, kFactors };
 
-// Operands gradient, factors, parameter, first, second, mirror?. Params: count, decay, dtypes of first, second and mirror.
+// Operands gradient, factors, parameter, first, second, mirror?. Params: count, decay, dtypes of first, second and
+// mirror.
 void adamw(const Call& call) {
     const int64_t count = call.integer(0);
     const bool decays = call.integer(1) != 0;
@@ -109,8 +112,8 @@ void adamw(const Call& call) {
     });
 }
 
-// A step of gradient descent: g is the scaled gradient and, with `decays`, decay times the parameter. kMomentum: along a
-// velocity v = momentum v + g, or with `nesterov` along g + momentum v.
+// A step of gradient descent: g is the scaled gradient and, with `decays`, decay times the parameter. kMomentum: along
+// a velocity v = momentum v + g, or with `nesterov` along g + momentum v.
 struct Descent {
     int64_t count;
     bool decays;
@@ -207,8 +210,7 @@ void optimizer_factors(const Call& call) {
     const bool applies = __builtin_isfinite(loss) && __builtin_isfinite(norm);
     const double clipped = set[kClip] / (norm + 1e-6);
     const double scale = set[kClip] > 0.0 && clipped < 1.0 ? clipped : 1.0;
-    factors[kRate] =
-        static_cast<float>(set[kSetRate] * ratio(schedule, next, set[kWarmup], set[kTotal], set[kFinal]));
+    factors[kRate] = static_cast<float>(set[kSetRate] * ratio(schedule, next, set[kWarmup], set[kTotal], set[kFinal]));
     factors[kBeta1] = given[kSetBeta1];
     factors[kBeta2] = given[kSetBeta2];
     factors[kEpsilon] = given[kSetEpsilon];

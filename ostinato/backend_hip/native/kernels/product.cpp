@@ -1,10 +1,10 @@
 // How y = start + bias + scale * (a b) is cut into units of work and computed.
 //
 // A unit is a block of rows and a group of columns of one matrix. K is cut into pieces of nearly equal depth, which
-// depends on K alone. Piece by piece the group's columns of b are copied to the worker's scratch, as floats in panels as
-// wide as a tile of multiply.h; then all rows of the unit pass over them. Rows of a are read where they lie if they are
-// floats that follow one another, and are copied block by block else; transposed and 16-bit operands cost no more than
-// their copy. How many units there are weighs these copies against threads that wait for one another.
+// depends on K alone. Piece by piece the group's columns of b are copied to the worker's scratch, as floats in panels
+// as wide as a tile of multiply.h; then all rows of the unit pass over them. Rows of a are read where they lie if they
+// are floats that follow one another, and are copied block by block else; transposed and 16-bit operands cost no more
+// than their copy. How many units there are weighs these copies against threads that wait for one another.
 //
 // Each element of a piece has one accumulator that runs over it in ascending order, and pieces are added in ascending
 // order: a row has the same bits whatever unit, batch or thread computes it. Float results are added up in y itself;
@@ -20,9 +20,9 @@ namespace ost::OST_UNIT {
 namespace {
 
 constexpr int64_t kScratchFloats = int64_t{kWorkerScratchBytes} / 4;
-constexpr int64_t kMostDepth = 384;                         // of a piece
+constexpr int64_t kMostDepth = 384;  // of a piece
 constexpr int64_t kDepthStep = 16;
-constexpr int64_t kBlockRows = 96;                          // of a at a time; whole tiles of every height
+constexpr int64_t kBlockRows = 96;  // of a at a time; whole tiles of every height
 constexpr int64_t kPanelColumns = int64_t{kTileVectors} * VW;
 constexpr int64_t kTileFloats = int64_t{kTileRows} * kPanelColumns;
 constexpr int64_t kPad = 16;  // floats between rows of a in scratch: a power of two is what cache sets dislike
@@ -43,16 +43,8 @@ constexpr int64_t kParts[] = {1, 2, 3, 4, 6, 8, 12, 16};  // units to try, of th
 
 int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
 
-// A matrix of a stack.
-template <class T>
-struct Matrix {
-    const T* at;
-    int64_t line;
-    bool turned;
-};
-
-// Copies `rows` rows of `columns` elements, as floats with `stride` between rows. Columns are completed to whole vectors
-// with zeros.
+// Copies `rows` rows of `columns` elements, as floats with `stride` between rows. Columns are completed to whole
+// vectors with zeros.
 template <class T>
 void stage_rows(const T* from, int64_t line, int64_t rows, int64_t columns, float* to, int64_t stride) {
     for (int64_t r = 0; r < rows; ++r, from += line, to += stride) {
@@ -121,13 +113,13 @@ void finish(const float* products, int64_t rows, int64_t columns, float factor, 
     }
 }
 
-// How a product is cut.
+// How a product is cut: K by its own size, the rest so that the slowest thread is done soonest.
 struct Cut {
-    int64_t pieces, depth;         // of K; depth of all but the last
-    int64_t blocks, rows;          // of M
-    int64_t groups, columns;       // of N; whole vectors
-    bool staged;                   // whether rows of a are copied
-    bool summed;                   // whether sums are in the scratch
+    int64_t pieces, depth;    // of K; depth of all but the last
+    int64_t blocks, rows;     // of M
+    int64_t groups, columns;  // of N; whole vectors
+    bool staged;              // whether rows of a are copied
+    bool summed;              // whether sums are in the scratch
     int64_t left() const { return staged ? kBlockRows * (depth + kPad) : 0; }
     int64_t sums() const { return summed ? rows * columns : 0; }
 };

@@ -28,11 +28,21 @@ KernelUnit kernel_unit();
 
 namespace {
 constexpr KernelFamily families[] = {
-    linear_kernels,        matmul_kernels,        pack_kernels,
-    embedding_kernels,     attention_kernels,     norm_kernels,
-    rotary_kernels,        elementwise_kernels,   cache_kernels,
-    reduce_kernels,        selection_kernels,     norm_backward_kernels,
-    loss_kernels,          optimizer_kernels,     elementwise_backward_kernels,
+    linear_kernels,
+    matmul_kernels,
+    pack_kernels,
+    embedding_kernels,
+    attention_kernels,
+    norm_kernels,
+    rotary_kernels,
+    elementwise_kernels,
+    cache_kernels,
+    reduce_kernels,
+    selection_kernels,
+    norm_backward_kernels,
+    loss_kernels,
+    optimizer_kernels,
+    elementwise_backward_kernels,
     movement_backward_kernels,
 };
 }  // namespace

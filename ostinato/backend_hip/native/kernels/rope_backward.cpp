@@ -41,9 +41,9 @@ OST_INLINE void turn_neighbours(const float* x, const float* cosine, const float
 
 }  // namespace
 
-// Operands gradient, cos, sin [tokens, half], y [tokens, heads, width]. Params: sequences, tokens of each, heads, width, half,
-// elements between sequences, tokens and heads of the gradient, 1 where neighbours are pairs, dtype of y. Elements from
-// 2 * half on pass. y may be a gradient of its dtype and order.
+// Operands gradient, cos, sin [tokens, half], y [tokens, heads, width]. Params: sequences, tokens of each, heads,
+// width, half, elements between sequences, tokens and heads of the gradient, 1 where neighbours are pairs, dtype of y.
+// Elements from 2 * half on pass. y may be a gradient of its dtype and order.
 void rope_backward(const Call& call) {
     const int64_t batches = call.integer(0), tokens = call.integer(1), heads = call.integer(2), width = call.integer(3);
     const int64_t half = call.integer(4);
