@@ -207,7 +207,7 @@ def train_step(
 def trace_training_step(model: Model | str | os.PathLike[str], recipe: Recipe) -> TracedTraining:
     """Traces a step: forward, loss, gradients and optimizer.
 
-    Raises what `trace_training` and `training_graph` raise, and `ConfigError` for a pattern of frozen weights that fits none.
+    Raises what `trace_training` and `training_graph` raise, and `ConfigError` for a pattern of frozen weights that fits none and patterns that fit all.
     """
     opened = open_model(model)
     graph = trace_training(opened, recipe.shape, precision=recipe.precision, dropout=recipe.dropout)
@@ -215,6 +215,8 @@ def trace_training_step(model: Model | str | os.PathLike[str], recipe: Recipe) -
     if idle := [pattern for pattern in recipe.frozen if not any(fnmatchcase(name, pattern) for name in weights)]:
         raise ConfigError(f"no weight is called like {', '.join(idle)}", hint=f"weights: {', '.join(weights[:8])} ...")
     frozen = [name for name in weights if any(fnmatchcase(name, pattern) for pattern in recipe.frozen)]
+    if len(frozen) == len(weights):
+        raise ConfigError("all weights are frozen: there is nothing to train", hint="leave some out of frozen")
     updates = None if recipe.optimizer is None else _updates(recipe.optimizer)
     parts = training_graph(graph, updates, keep_gradients=recipe.keep_gradients, frozen=frozen)
     parts = replace(parts, graph=in_training_order(parts.graph))

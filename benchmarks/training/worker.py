@@ -1,11 +1,12 @@
 """One contender of training in its own process: answers one JSON request a line on standard input with one JSON line.
 
-    python -m benchmarks.training.worker CONTENDER FOLDER PRECISION THREADS DEVICE BATCH SEQUENCE [MEMORY_LIMIT]
+    python -m benchmarks.training.worker CONTENDER FOLDER PRECISION THREADS DEVICE BATCH SEQUENCE [MEMORY_LIMIT [CHUNKS]]
 
 CONTENDER: `ours` (or `ours planned`, `ours eager`), `torch eager`, `torch compile`, `torch compile-ro`, `torch graph`, `torch eager+N` (N layers checkpointed).
 
 Requests: `losses` (of the first steps, from the weights of the checkpoint), `time` (milliseconds a step of n in a row), `memory`, `quit`. On one thread of a
-CPU times are CPU time of the process, which leaves out moments when others held the core; otherwise they are wall time.
+CPU times are CPU time of the process, which leaves out moments when others held the core; otherwise they are wall time. CHUNKS are pieces of our head, as many
+as the limit asks for by default.
 """
 
 from __future__ import annotations
@@ -39,7 +40,16 @@ class Contender(Protocol):
 
 class Ours:
     def __init__(
-        self, mode: str, folder: str, shape: tuple[int, int], *, precision: str, device: str, threads: int, limit: str
+        self,
+        mode: str,
+        folder: str,
+        shape: tuple[int, int],
+        *,
+        precision: str,
+        device: str,
+        threads: int,
+        limit: str,
+        chunks: str,
     ) -> None:
         import ostinato as ost  # each contender imports only its own library
 
@@ -50,6 +60,7 @@ class Ours:
             optimizer=ost.AdamW(lr=LEARNING_RATE, weight_decay=0.0),
             precision=precision,
             memory_limit=limit or None,
+            chunks=int(chunks) if chunks else None,
             mode=mode or "auto",
             on_nan="skip",
             **opened,
@@ -75,6 +86,13 @@ class Ours:
         memory = self._step.memory
         return memory.arena + memory.io + memory.constants
 
+    def plan(self) -> dict[str, Any]:
+        """What a limit did to the step."""
+        stats, nodes = self._step.plan.stats, {step.node for step in self._step.plan.steps}
+        pieces = sum(node.startswith("chunk") and node.endswith(".losses") for node in nodes)
+        found = {"arena": stats.arena_bytes, "bound": stats.lower_bound, "status": stats.status}
+        return {**found, "recomputed": stats.recomputed, "extra_work": stats.extra_work, "chunks": pieces or 1}
+
 
 def batch_of(number: int, batch: int, sequence: int, vocabulary: int) -> tuple[Array, Array]:
     """Random tokens [batch, sequence] and what follows them, the same for every contender."""
@@ -83,11 +101,12 @@ def batch_of(number: int, batch: int, sequence: int, vocabulary: int) -> tuple[A
 
 
 def _contender(
-    name: str, folder: str, precision: str, threads: int, device: str, shape: tuple[int, int], limit: str
+    name: str, folder: str, precision: str, threads: int, device: str, shape: tuple[int, int], limit: str, chunks: str
 ) -> Contender:
     family, _, variant = name.partition(" ")
     if family == "ours":
-        return Ours(variant, folder, shape, precision=precision, device=device, threads=threads, limit=limit)
+        told: Any = {"precision": precision, "device": device, "threads": threads, "limit": limit, "chunks": chunks}
+        return Ours(variant, folder, shape, **told)
     from benchmarks.training.torch_peer import TorchTraining  # likewise
 
     return TorchTraining(
@@ -96,14 +115,15 @@ def _contender(
 
 
 def main() -> None:
-    name, folder, precision, threads, device, batch, sequence, *limit = sys.argv[1:]
+    name, folder, precision, threads, device, batch, sequence, *limits = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print do not disturb the protocol
     shape = (int(batch), int(sequence))
     vocabulary = json.loads(Path(folder, "config.json").read_text())["vocab_size"]
     clock: Callable[[], float] = time.process_time if threads == "1" and device == "cpu" else time.perf_counter
     started = time.perf_counter()
-    contender = _contender(name, folder, precision, int(threads), device, shape, limit[0] if limit else "")
+    limit, chunks = [*limits, "", ""][:2]
+    contender = _contender(name, folder, precision, int(threads), device, shape, limit, chunks)
 
     def answer(**fields: Any) -> None:
         answers.write(json.dumps(fields) + "\n")
@@ -133,7 +153,8 @@ def main() -> None:
         elif request["op"] == "memory":
             status = Path("/proc/self/status").read_text().splitlines()
             fields = dict(part.split(":", 1) for part in status if ":" in part)
-            answer(peak_bytes=contender.peak_bytes(), process_peak_bytes=int(fields["VmHWM"].split()[0]) * 1024)
+            plan = contender.plan() if isinstance(contender, Ours) else {}
+            answer(peak_bytes=contender.peak_bytes(), process_peak_bytes=int(fields["VmHWM"].split()[0]) * 1024, **plan)
         else:
             break
 

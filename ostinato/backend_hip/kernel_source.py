@@ -43,7 +43,7 @@ __all__ = [
 KERNELS = Path(__file__).resolve().parent / "kernels"
 
 COMPILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "nvrtc": ("--std=c++17", "--fmad=false"),
+    "nvrtc": ("--std=c++17", "--fmad=false", "--device-as-default-execution-space"),
     "hiprtc": ("-std=c++17", "-ffp-contract=off"),
     "clang": ("-std=c++17", "-ffp-contract=off"),
     "emulator": ("-std=c++17", "-ffp-contract=off"),

@@ -1,6 +1,7 @@
 """Run by test_allocations.py under the interposer: prints the allocations of native calls, beyond those of a native call that does nothing.
 
-With a model: of one step of an entry, or of a few texts. Without: of the launch of every operator that `ostinato.ops` makes.
+With a model: of one step of an entry, or of a few texts; with "train" behind it, of whole training steps. Without: of the launch of every operator that
+`ostinato.ops` makes.
 """
 
 from __future__ import annotations
@@ -81,6 +82,27 @@ def of_texts(model: str, threads: int) -> Iterator[str]:
         yield f"texts {texts} steps {len(plan.steps)} calls 1 allocations {round(excess / REPEATS)}"
 
 
+def of_training(model: str, threads: int) -> Iterator[str]:
+    """Forward, backward and optimizer: with everything, and with values that are computed again."""
+    free = ost.train_step(model, batch=(2, 8), optimizer=ost.AdamW(), device="cpu", threads=threads)
+    more: dict[str, Any] = {"micro_batches": 2, "dropout": 0.1, "keep_gradients": True}
+    limit = free.memory.arena * 3 // 4
+    whole = ost.train_step(
+        model, batch=(2, 8), optimizer=ost.AdamW(clip_norm=1.0), device="cpu", threads=threads, **more
+    )
+    tight = ost.train_step(
+        model, batch=(2, 8), optimizer=ost.SGD(momentum=0.9), device="cpu", threads=threads, memory_limit=limit
+    )
+    ids = np.arange(16, dtype=np.int32).reshape(2, 8)
+    for step in (free, whole, tight):
+        step(ids, ids)
+        runner = step.runner("train")
+        assert isinstance(runner, PlannedRunner)
+        run = runner.loaded.table.run
+        excess = counted(lambda: run(0, -1)) - counted(lambda: run(0, 0))  # noqa: B023 - called at once
+        yield f"training steps {len(step.plan.steps)} calls {step.submissions} allocations {round(excess / REPEATS)}"
+
+
 def of_operators(threads: int) -> Iterator[str]:
     """Every operator on its largest sample; the baseline is a kernel without rows."""
     host = HostDevice(threads=threads)
@@ -112,6 +134,8 @@ def main() -> None:
     threads = int(sys.argv[1])
     if len(sys.argv) < 3:
         lines = of_operators(threads)
+    elif sys.argv[3:] == ["train"]:
+        lines = of_training(sys.argv[2], threads)
     else:
         encoder = ost.load(sys.argv[2]).family.encoder is not None
         lines = (of_texts if encoder else of_steps)(sys.argv[2], threads)

@@ -48,6 +48,14 @@ def test_one_step_is_one_native_call_without_allocations(threads: str, tmp_path:
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_training_step_is_one_native_call_without_allocations(threads: str, tmp_path: Path) -> None:
+    config = small_config("llama", num_hidden_layers=1, hidden_size=32, intermediate_size=48, tie_word_embeddings=True)
+    write_hf_checkpoint(tmp_path / "model", config, random_model(config, 1))
+    lines = counts(tmp_path, threads, str(tmp_path / "model"), "train")
+    assert [line.endswith("calls 1 allocations 0") for line in lines] == [True, True, True], lines
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
 def test_embedding_is_one_native_call_without_allocations(threads: str, tmp_path: Path) -> None:
     config = encoder_config()
     write_hf_checkpoint(tmp_path / "model", config, random_encoder(config, 1))

@@ -20,8 +20,6 @@ from ostinato.ir.target import CallSite
 __all__ = ["TOKEN_LOSS_ROWS"]
 
 _FILE = "selection/token_loss"
-_THREADS = 512
-"""Of a block that reads a whole row of logits."""
 _SHARE = 4096
 """Logits of a row whose gradient a block makes."""
 
@@ -31,7 +29,7 @@ def _params(site: CallSite) -> Params:
 
 
 def _launch(site: CallSite) -> Launch:
-    return row_launch(flat(site.operand(0))[0], _THREADS)
+    return row_launch(flat(site.operand(0))[0])
 
 
 def _gradient_params(site: CallSite) -> Params:
@@ -39,7 +37,7 @@ def _gradient_params(site: CallSite) -> Params:
 
 
 def _gradient_launch(site: CallSite) -> Launch:
-    return row_launch(flat(site.operand(1))[0], _THREADS)
+    return row_launch(flat(site.operand(1))[0])
 
 
 def _shared_launch(site: CallSite) -> Launch:
