@@ -18,7 +18,7 @@ from ostinato.frontend.model import Model
 from ostinato.frontend.source import CheckpointSource
 from ostinato.frontend.training import TrainingShape, trace_training
 from ostinato.ir.checks import integer, shown
-from ostinato.ir.errors import ConfigError
+from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.target import Target
@@ -28,7 +28,9 @@ from ostinato.passes.policy import Policy
 from ostinato.passes.training_graph import TrainingGraph, Updates, training_graph
 from ostinato.passes.training_order import in_training_order
 from ostinato.planner.memory_report import MemoryAnswer, memory_answer
+from ostinato.planner.plan import EntryPlan
 from ostinato.planner.program import build_program
+from ostinato.planner.recompute.fit import least_arena
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import load_program
@@ -43,7 +45,7 @@ __all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trac
 
 ENTRY = "train"
 MOST_CHUNKS = 16
-"""Pieces of the head that are tried for a limit of memory before activations are computed again."""
+"""Pieces of the head that are tried for a limit of memory, where computing activations again is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,10 @@ def train_step(
     `loss` is "cross_entropy": the mean over the targets that are not -100, in float32. Without an `optimizer` the step gives loss and gradients. With
     `micro_batches` the batch is worked through in equal parts, whose gradients add up to those of the whole. `precision` "bf16" multiplies in bf16 and keeps
     float32 masters; "auto" is the checkpoint's. `dropout` zeroes that share of the embeddings and of what attention and feed-forward add. `frozen` are
-    patterns of weights that stay as they are. `keep_gradients` gives every gradient bytes of its own, to be read, bound and watched. `memory_limit` is the
-    most that activations and gradients may take (the arena): the head is cut into `chunks` for it unless you say how many, then values are computed again.
+    patterns of weights that stay as they are. `keep_gradients` gives every gradient bytes of its own, to be read, bound and watched; projections of one input
+    are then not joined, and a norm that is clipped may differ in its last bit. `memory_limit` is the most that activations and gradients may take (the arena):
+    values are computed again for it, to the same bits; where that is not enough the head is cut into pieces, unless you say in how many `chunks`. A head in
+    pieces adds its gradient up piece by piece, whose last bits may differ: give `chunks` where steps must be equal whatever the limit.
     `on_nan`: a step whose loss (or norm of gradients, where they are clipped) is not finite changes nothing, and "raise"s or is "skip"ped and counted.
     The other arguments are those of `ostinato.compile`.
 
@@ -237,9 +241,9 @@ def plan_training(
 ) -> PlannedTraining:
     """Traces, lowers, plans and proves a step for a target, that of the CPU by default. Nothing is allocated on a device.
 
-    `memory_limit` is the most that activations and gradients may take (the arena), in bytes or as a text like "512M": the logits are made piece by piece first,
-    then values are computed again where that costs least. Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the
-    tensors at the peak with their lines; and what tracing, lowering and planning raise.
+    `memory_limit` is the most that activations and gradients may take (the arena), in bytes or as a text like "512M": values are computed again where that costs
+    least, and where that is not enough the head is cut into pieces as well, unless their number is given. Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the
+    tensors at the peak with their lines; and what tracing, lowering and planning raise. With `mode` "guarded" guards lie between the tensors.
     """
     opened, settings = open_model(model), plan_settings(memory_limit, mode=mode)
     wanted = open_device("cpu").target if target is None else target
@@ -248,34 +252,39 @@ def plan_training(
         step = trace_training_step(opened, tried)
         return step, step.lower(wanted, levels=levels, disable=disable, policy=policy, passes=passes)
 
-    step, made = _within(lowered, recipe, settings)
-    graph, plan = made.fit_entry(settings)
+    step, made, graph, plan = _fitted(lowered, recipe, settings)
     planned = Planned(opened, made, graph, build_program({ENTRY: (graph, plan)}))
     planned.check()
     return PlannedTraining(step, planned)
 
 
-def _within(
+def _fitted(
     lowered: Callable[[Recipe], tuple[TracedTraining, Lowered]], recipe: Recipe, settings: PlanSettings
-) -> tuple[TracedTraining, Lowered]:
-    """The step with as many pieces of the head as a limit of memory wants, if the user left their number open: the fewest that keep it without anything
-    computed again, or those of the smallest arena."""
-    first = lowered(recipe)
-    limit = settings.memory_limit
-    if limit is None or recipe.shape.chunks is not None:
-        return first
-    free = replace(settings, memory_limit=None)
-    found: list[tuple[int, tuple[TracedTraining, Lowered]]] = []
-    chunks, tried = 1, first
-    while True:
-        _, plan = tried[1].fit_entry(free)
-        if plan.stats.arena_bytes <= limit:
-            return tried
-        found.append((plan.stats.arena_bytes, tried))
-        chunks *= 2
-        if chunks > min(MOST_CHUNKS, recipe.shape.tokens):
-            return min(found, key=lambda one: one[0])[1]
-        tried = lowered(replace(recipe, shape=replace(recipe.shape, chunks=chunks)))
+) -> tuple[TracedTraining, Lowered, Graph, EntryPlan]:
+    """The step within a limit of memory, with its graph and plan: with the fewest pieces of the head that do, if the user left their number open.
+
+    Computing activations again costs a few percent. Pieces cost more: each reads and writes all of the gradient of the head.
+    """
+    limit, shape = settings.memory_limit, recipe.shape
+    if limit is None or shape.chunks is not None:
+        step, made = lowered(recipe)
+        return step, made, *made.fit_entry(settings)
+    numbers = [1 << power for power in range(MOST_CHUNKS.bit_length()) if 1 << power <= shape.tokens]
+    short: list[CapacityError] = []
+    before: int | None = None  # what the hungriest step took by itself, in fewer pieces
+    for number in numbers:
+        step, made = lowered(replace(recipe, shape=replace(shape, chunks=number)))
+        least = least_arena(made.graph, made.target, settings=settings)
+        falls, before = before is None or least < before, least
+        if least > limit and falls and number != numbers[-1]:
+            continue
+        try:
+            return step, made, *made.fit_entry(settings)
+        except CapacityError as error:
+            short.append(error)
+        if not falls:
+            break
+    raise min(short, key=lambda error: error.missing_bytes or 0)
 
 
 def _updates(optimizer: Optimizer) -> Updates:

@@ -18,6 +18,7 @@ __all__ = [
     "attention_causal",
     "attention_packed",
     "broadcast_scalar",
+    "cast",
     "causal_softmax",
     "concat",
     "contiguous",
@@ -212,6 +213,11 @@ def masked_mean(x: Tensor, start: Tensor, length: Tensor, *, name: str | None = 
 def rope_split_half_bias_bthd(x: Tensor, bias: Tensor, cos: Tensor, sin: Tensor, *, name: str | None = None) -> Tensor:
     """x [B,T,H,D] plus bias [H*D], rotated by cos and sin [B,T,half] in pairs (i, half + i), as [B,H,T,D]."""
     return x.builder.apply("rope_split_half_bias_bthd", (x, bias, cos, sin), None, name)
+
+
+def cast(x: Tensor, dtype: DType, *, name: str | None = None) -> Tensor:
+    """x in another dtype, rounded once to nearest even. A policy of precision leaves it alone."""
+    return x.builder.apply("cast", (x,), {"dtype": dtype.value}, name)
 
 
 def reshape(x: Tensor, shape: Sequence[int], axes: str, *, name: str | None = None) -> Tensor:

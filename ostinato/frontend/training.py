@@ -19,7 +19,7 @@ from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, ShapeError
 from ostinato.ir.graph import Graph
-from ostinato.ir.precision import PrecisionPolicy
+from ostinato.ir.precision import EVERY_PROJECTION, PrecisionPolicy, precision_policy
 from ostinato.ir.types import DType, TensorType
 
 __all__ = ["CHUNK", "MICRO", "TrainingShape", "trace_training"]
@@ -147,9 +147,14 @@ def _micro_batch(
         length = builder.constant("rotary_length", np.full(counted.shape, shape.sequence, np.int32), ("B", "T"))
     weights = model.weights(builder, precision)
 
+    narrow = _narrows_attention(precision_policy(model.precision(precision)))
+
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         del layer
-        return F.attention_causal(q, k, v, scale=config.score_scale, window=window, soft_cap=soft_cap, name="attention")
+        heads = [F.cast(x, DType.BF16) for x in (q, k, v)] if narrow else [q, k, v]
+        scoring = {"scale": config.score_scale, "window": window, "soft_cap": soft_cap}
+        y = F.attention_causal(*heads, **scoring, name="attention")
+        return F.cast(y, DType.F32) if narrow else y
 
     def head(x: Tensor, logits: Project) -> Tensor:
         x = F.reshape(x, [shape.tokens, config.hidden_size], "_C", name="hidden")
@@ -168,6 +173,11 @@ def _micro_batch(
     losses = function(inputs)
     model.check_all_used(weights)
     return losses
+
+
+def _narrows_attention(policy: PrecisionPolicy) -> bool:
+    """Whether attention multiplies in bf16, as torch's autocast has it: under a policy by which all projections do."""
+    return policy.matrices is DType.BF16 and policy.scope == EVERY_PROJECTION
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

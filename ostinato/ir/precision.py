@@ -103,5 +103,6 @@ def precision_policy(policy: object) -> PrecisionPolicy:
 
 
 def projection_kind(name: str) -> str:
-    """The kind of a projection from the name of its node, such as `layers.0.attn.q`: its last part, as the model families here call it."""
-    return _KINDS.get(name.rpartition(".")[2].removesuffix("_proj"), "other")
+    """The kind of a projection from the name of its node, such as `layers.0.attn.q`: its last part, as the model families here call it. One that is joined with
+    others, `layers.0.attn.q.joint`, is of the kind of the first."""
+    return _KINDS.get(name.removesuffix(".joint").rpartition(".")[2].removesuffix("_proj"), "other")

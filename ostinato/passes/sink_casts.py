@@ -2,13 +2,13 @@
 
 A node whose result dtype may be chosen computes in float32 and rounds once, so writing a narrower dtype gives the bits of a cast behind it. That holds where
 the value is float32 and the cast is all that reads it; views in between change their dtype with it. Where a node has one dtype for several results, all of them
-are cast, or none. Casts of casts are canonicalize's.
+are cast, or none. A cast back to the dtype that a value had before it was widened undoes that: what lies between are then views of the value itself.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,7 +19,15 @@ from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import infer, rebuilt, renamed_operands, sole_reader, with_attr, with_types
+from ostinato.passes.rewrite import (
+    infer,
+    overwritten_values,
+    rebuilt,
+    renamed_operands,
+    sole_reader,
+    with_attr,
+    with_types,
+)
 
 __all__ = ["SinkCasts"]
 
@@ -39,11 +47,21 @@ class SinkCasts:
         levels = Levels(graph, target, self.choice)
         replaced: dict[str, Node] = {}
         renamed: dict[str, str] = {}
+        overwritten = overwritten_values(graph)
         for maker, casts in _casts_of_makers(graph):
-            sunk = _sunk(graph, maker, casts)
-            if sunk and levels.allow(sunk[0], (maker,), also=tuple(casts.values())):
-                replaced.update((new.name, new) for new in sunk)
-                renamed.update((cast.name, cast.operands[0] or "") for cast in casts.values())
+            source = maker.operands[0] or ""
+            undone = _undone(graph, maker, casts) if source not in overwritten else None
+            if undone is not None:
+                renamed[maker.name] = source
+                made: list[Node] = undone
+            else:
+                made = _sunk(graph, maker, casts)
+                if not made or not levels.allow(made[0], (maker,), also=tuple(casts.values())):
+                    continue
+            replaced.update((new.name, new) for new in made)
+            for cast in casts.values():
+                read = cast.operands[0] or ""
+                renamed[cast.name] = renamed.get(read, read)
         nodes = (replaced.get(node.name, node) for node in graph.nodes if node.name not in renamed)
         return rebuilt(graph, [renamed_operands(node, renamed) for node in nodes])
 
@@ -82,14 +100,34 @@ def _sunk(graph: Graph, maker: Node, casts: Mapping[str, Node]) -> list[Node]:
         return []
     views = [node for cast in casts.values() for node in _chain(graph, cast)[1:]]
     types = ChainMap[str, TensorType]({}, dict(graph.types))
+    made = _retyped((with_attr(maker, "dtype", dtype.value), *views), types)
+    if not made or any(types[cast.operands[0] or ""] != cast.results[0].type for cast in casts.values()):
+        return []
+    kept = all(value.type == graph.types[value.name] for value in made[0].results if value.name not in casts)
+    return made if kept else []
+
+
+def _undone(graph: Graph, maker: Node, casts: Mapping[str, Node]) -> list[Node] | None:
+    """The views between a cast that widens to float32 and the one that undoes it, as those of what was widened; None where nothing is undone."""
+    (cast,) = casts.values() if maker.op == "cast" else (None,)
+    if cast is None or graph.types[maker.name].dtype is not DType.F32:
+        return None
+    before = graph.types[maker.operands[0] or ""]
+    types = ChainMap[str, TensorType]({maker.name: before}, dict(graph.types))
+    views = _chain(graph, cast)[1:]
+    made = _retyped(views, types)
+    undone = before.dtype is not DType.F32 and types[cast.operands[0] or ""] == cast.results[0].type
+    return made if undone and len(made) == len(views) else None
+
+
+def _retyped(nodes: Sequence[Node], types: ChainMap[str, TensorType]) -> list[Node]:
+    """The nodes with the types that follow from those of their operands, which `types` learns; empty where they do not go together."""
     made: list[Node] = []
-    for node in (with_attr(maker, "dtype", dtype.value), *views):
+    for node in nodes:
         try:
             found = infer(node.op, node.operands, node.attrs, types)
         except OstinatoError:
             return []
         made.append(with_types(node, [tensor.with_layout(None) for tensor in found]))
         types.update((value.name, value.type) for value in made[-1].results)
-    kept = all(value.type == graph.types[value.name] for value in made[0].results if value.name not in casts)
-    fits = all(types[cast.operands[0] or ""] == cast.results[0].type for cast in casts.values())
-    return made if kept and fits else []
+    return made

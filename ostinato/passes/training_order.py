@@ -59,7 +59,7 @@ def _of_the_batch(graph: Graph) -> set[str]:
 
 
 def _rank(node: Node, index: int, of_the_batch: bool) -> Rank:
-    """Lowest first: what belongs to no micro-batch, then micro-batches from the last; in each the trunk forward, its head piece by piece, the trunk backward."""
+    """Lowest first: what belongs to no micro-batch, then micro-batches from the last; in each the trunk forward, the head by pieces, the trunk backward."""
     micro, chunk = _MICRO.search(node.name), _CHUNK.search(node.name)
     backward = not of_the_batch and node.name.startswith(("d.", "grad."))
     turn = _FIRST if micro is None else -int(micro[1])

@@ -1,4 +1,5 @@
-"""The programs whose rows have shipped records: every family and dtype of weights, both precisions, prefill and decode, as they are compiled unasked."""
+"""The programs whose rows have shipped records: every family and dtype of weights, both precisions, prefill, decode and training, as they are compiled unasked.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ import ostinato as ost
 from ostinato.compiler import Entries, Traced, trace
 from ostinato.embedder import encoder_entries
 from ostinato.frontend.model import CacheShape, Model
+from ostinato.frontend.training import TrainingShape
 from ostinato.ir.types import DType
+from ostinato.runtime.training.optimizer import SGD, AdamW
+from ostinato.training import Recipe, trace_training_step
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
 from tests.frontend.make_encoders import encoder_config, random_encoder
 from tests.frontend.small_families import SMALL_DECODERS
@@ -24,6 +28,8 @@ FLOATS: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16, "bf16"
 BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "q4_k", "q5_k", "q6_k")
 _WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
 """Rows of whole blocks, of every block dtype."""
+_TRAINED_IN_EVERY_WAY = ("llama", "qwen2")
+"""Families that are trained with each optimizer; the others have nothing to add to them but their layers."""
 
 
 def models(folder: Path, kinds: Sequence[str]) -> Iterator[tuple[str, str, Model]]:
@@ -49,8 +55,8 @@ def models(folder: Path, kinds: Sequence[str]) -> Iterator[tuple[str, str, Model
 
 
 def programs(model: Model, kind: str) -> Iterator[Entries]:
-    """What `LLM`, `compile` and `Embedder` would plan of a model with weights of a kind, and its dense graph: as it is, and in the other precision too. Float
-    weights are converted where a precision is named, so that those of one kind show what there is to see."""
+    """What `LLM`, `compile`, `Embedder` and `train_step` would plan of a model with weights of a kind, and its dense graph: as it is, and in the other precision
+    too. Float weights are converted where a precision is named, so that those of one kind show what there is to see; those are trained."""
     for precision in ("f32", "bf16") if kind == "f32" else ("auto",) if kind in FLOATS else ("auto", "bf16"):
         if model.family.encoder is not None:
             yield encoder_entries(model, 64, precision)
@@ -67,6 +73,23 @@ def programs(model: Model, kind: str) -> Iterator[Entries]:
             **_named("decode", decode, {"R": 1}, {"R": 4}),
             **_named("dense", trace(model, "forward", precision=precision), {"B": 1, "T": 32}, {"B": 2, "T": 32}),
         }
+        if kind == "f32":
+            yield {
+                f"train {name}": (trace_training_step(model, recipe).traced, {})
+                for name, recipe in _recipes(model.family.name, precision)
+            }
+
+
+def _recipes(family: str, precision: str) -> Iterator[tuple[str, Recipe]]:
+    """Training by AdamW with everything that a step may have; for some families in pieces, and by every other optimizer too."""
+    whole = TrainingShape(2, 32)
+    yield "adamw", Recipe(whole, AdamW(clip_norm=1.0), precision, dropout=0.1)
+    if family not in _TRAINED_IN_EVERY_WAY:
+        return
+    yield "micro", Recipe(TrainingShape(2, 32, micro_batches=2), AdamW(moments="bf16", clip_norm=1.0), precision)
+    yield "chunks", Recipe(TrainingShape(2, 32, chunks=2), SGD(momentum=0.9), precision)
+    yield "sgd", Recipe(whole, SGD(momentum=0.0, clip_norm=1.0), precision)
+    yield "gradients", Recipe(whole, None, precision, keep_gradients=True)
 
 
 def _named(name: str, traced: Traced, *dims: dict[str, int]) -> Entries:

@@ -195,7 +195,8 @@ def test_steps_that_are_skipped_are_counted(tmp_path: Path) -> None:
 
 def test_a_clone_trains_parameters_of_its_own_by_the_same_optimizer(llama: ost.TrainStep) -> None:
     exe = llama.clone()
-    assert exe.optimizer == llama.optimizer is not None
+    assert exe.optimizer == llama.optimizer
+    assert exe.optimizer is not None
     exe.optimizer = replace(exe.optimizer, lr=0.125)
     first = exe(*batch(0))
     trained = state_of(exe)

@@ -29,10 +29,11 @@ def checkpoint(family: str, folder: Path, **changes: Any) -> Path:
 
 
 def make(model: Path, **options: Any) -> ost.TrainStep:
-    """A step on one thread of the CPU."""
-    given = {"optimizer": ost.AdamW(lr=3e-3, clip_norm=1.0), "device": "cpu", **options}
-    more = {"threads": 1} if given["device"] == "cpu" else {}
-    return ost.train_step(model, batch=(BATCH, LENGTH), **given, **more)
+    """A step, on one thread of the CPU unless a device is among the options."""
+    given: dict[str, Any] = {"optimizer": ost.AdamW(lr=3e-3, clip_norm=1.0), "device": "cpu", **options}
+    if given["device"] == "cpu":
+        given["threads"] = 1
+    return ost.train_step(model, batch=(BATCH, LENGTH), **given)
 
 
 def batch(seed: int) -> tuple[Array, Array]:

@@ -156,13 +156,21 @@ def _relaid(op: OpDef, site: CallSite, name: str, layout: str) -> Iterator[CallS
 
 
 def spread_strides(tensor: TensorType) -> Iterator[Strides]:
-    """Two strided forms with gaps: outer axes in reverse order around a dense last axis, and all axes in reverse."""
+    """Strided forms with gaps: outer axes in reverse order around a dense last axis, all axes in reverse, and from three axes on columns of a joint product:
+    dense heads (the last two axes), whose tokens lie at one distance."""
     shape = tensor.static_shape
     for order in ([*reversed(range(tensor.rank - 1)), tensor.rank - 1], list(reversed(range(tensor.rank)))):
         strides, step = [0] * tensor.rank, 1
         for axis in reversed(order):
             strides[axis] = step
             step *= shape[axis] + 1
+        yield tuple(strides)
+    if tensor.rank > 2:
+        *tokens, heads, width = shape
+        strides, step = [width, 1], (heads + 1) * width
+        for extent in reversed(tokens):
+            strides.insert(0, step)
+            step *= extent
         yield tuple(strides)
 
 

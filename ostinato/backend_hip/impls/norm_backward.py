@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes, uncounted
-from ostinato.backend_hip.impls.common import FLOATS, all_of, flat, number
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, flat, number, without_copy
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType
@@ -26,17 +26,17 @@ def _gain_params(site: CallSite) -> tuple[int, ...]:
     return (*flat(site.operand(0)), number(site.operand(1)))
 
 
-def _norm(op: str, *statistics: str) -> tuple[Impl, ...]:
+def _norm(op: str, *statistics: str, also: tuple[Predicate, ...] = ()) -> tuple[Impl, ...]:
     """A gradient in float32 from float32 may lie over each of the tensors that it is made of; another dtype has places of another size."""
     operands = ("gradient", "x", "gain", "addend", "x_gradient", *statistics)
     over = (("x_gradient", "gradient"), ("x_gradient", "x"), ("x_gradient", "addend"))
     return (
-        backward_row(op, operands, _norm_params, _ALL_F32, in_place=over),
+        backward_row(op, operands, _norm_params, all_of(_ALL_F32, *also), in_place=over),
         backward_row(
             op,
             operands,
             _norm_params,
-            all_of(operand_dtypes(x=FLOATS), result_dtypes()),
+            all_of(operand_dtypes(x=FLOATS), result_dtypes(), *also),
             name="host_convert",
             priority=-1,
         ),
@@ -44,7 +44,7 @@ def _norm(op: str, *statistics: str) -> tuple[Impl, ...]:
 
 
 NORM_BACKWARD_ROWS = (
-    *_norm("rms_norm_backward", "inverse_rms"),
+    *_norm("rms_norm_backward", "inverse_rms", also=(without_copy,)),
     *_norm("layer_norm_backward", "mean", "inverse_deviation"),
     backward_row(
         "l2_normalize_backward",

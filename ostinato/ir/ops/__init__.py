@@ -4,10 +4,10 @@ An operator is one `OpDef` in its family's file, which lists it; its implementat
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
 
 Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
-`rope_bias`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`, `elementwise`,
+`rope_bias`, `rope_joint`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`, `elementwise`,
 `movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Training adds `dropout`, losses token by token
 (`token_loss`), backward operators (`norm_backward`, `column_sums`, and others called after the files of their forward operators), sums in place (`accumulate`)
-and the `optimizer`; rules of derivatives stand with the forward operators, what they share in `derivatives`. Room is kept for those to come, each a new file:
+and the `optimizer`, alone or for a group of parameters (`optimizer_group`); rules of derivatives stand with the forward operators, what they share in `derivatives`. Room is kept for those to come, each a new file:
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 """
 
@@ -44,11 +44,13 @@ from ostinato.ir.ops.movement_backward import MOVEMENT_BACKWARD_OPS
 from ostinato.ir.ops.norm import NORM_OPS
 from ostinato.ir.ops.norm_backward import NORM_BACKWARD_OPS
 from ostinato.ir.ops.optimizer import OPTIMIZER_OPS
+from ostinato.ir.ops.optimizer_group import OPTIMIZER_GROUP_OPS
 from ostinato.ir.ops.penalize import PENALIZE_OPS
 from ostinato.ir.ops.reduce import REDUCE_OPS
 from ostinato.ir.ops.rope import ROPE_OPS
 from ostinato.ir.ops.rope_backward import ROPE_BACKWARD_OPS
 from ostinato.ir.ops.rope_bias import ROPE_BIAS_OPS
+from ostinato.ir.ops.rope_joint import ROPE_JOINT_OPS
 from ostinato.ir.ops.rope_store import ROPE_STORE_OPS
 from ostinato.ir.ops.select import SELECT_OPS
 from ostinato.ir.ops.softmax import SOFTMAX_OPS
@@ -86,6 +88,7 @@ OPS: tuple[OpDef, ...] = (
     *ACTIVATION_BACKWARD_OPS,
     *EMBEDDING_BACKWARD_OPS,
     *ROPE_BACKWARD_OPS,
+    *ROPE_JOINT_OPS,
     *ATTENTION_BACKWARD_OPS,
     *ATTENTION_BIDIRECTIONAL_BACKWARD_OPS,
     *ATTENTION_PART_BACKWARD_OPS,
@@ -93,6 +96,7 @@ OPS: tuple[OpDef, ...] = (
     *ACCUMULATE_OPS,
     *DROPOUT_OPS,
     *OPTIMIZER_OPS,
+    *OPTIMIZER_GROUP_OPS,
 )
 """All operators, in the order of the generated documentation."""
 

@@ -36,6 +36,7 @@ __all__ = [
     "SILU_BACKWARD",
     "SOFTMAX_BACKWARD",
     "SWIGLU_BACKWARD",
+    "SWIGLU_JOINT_BACKWARD",
     "TANH_BACKWARD",
 ]
 
@@ -64,6 +65,15 @@ def _infer_swiglu(site: Site) -> tuple[TensorType, ...]:
     dtype = result_float(site, common)
     y = make_type(site.op, common.shape, dtype, join_axes(site.op, "up", common.axes, up.axes))
     return (y, y)
+
+
+def _infer_swiglu_joint(site: Site) -> tuple[TensorType, ...]:
+    require_rank(site.op, "gate", site.operand(1), at_least=2)
+    y = _infer_swiglu(site)[0]
+    columns = y.shape[-1]
+    if not isinstance(columns, int):
+        fail(ShapeError, site.op, "an integer number of columns", str(y), "bind this dimension first")
+    return (make_type(site.op, (*y.shape[:-1], 2 * columns), y.dtype, (*y.axes[:-1], "")),)
 
 
 def _infer_softmax(site: Site) -> tuple[TensorType, ...]:
@@ -95,6 +105,10 @@ def _reference_swiglu(call: Arrays) -> tuple[Array, ...]:
     gradient, gate, up = call.wide(0), call.wide(1), call.wide(2)
     by_gate, by_up = gradient * up * _silu_slope(gate), gradient * gate * sigmoid(gate)
     return by_gate.astype(np.float32), by_up.astype(np.float32)
+
+
+def _reference_swiglu_joint(call: Arrays) -> tuple[Array, ...]:
+    return (np.concatenate(_reference_swiglu(call), axis=-1),)
 
 
 def _reference_gelu(call: Arrays) -> tuple[Array, ...]:
@@ -187,6 +201,14 @@ def _samples_swiglu(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(LayoutError, normal((4, 4)), normal((4, 4), axes="TC"), normal((4, 4), axes="CT"))
 
 
+def _samples_swiglu_joint(rng: np.random.Generator) -> Iterator[Sample]:
+    for sample in _samples_swiglu(rng):
+        gate = sample.operands[1] if len(sample.operands) > 1 else None
+        if sample.error is not None or (gate is not None and gate.type.rank > 1):
+            yield sample
+    yield invalid(ShapeError, normal((4,)), normal((4,)), normal((4,)))
+
+
 def _probabilities(rng: np.random.Generator, *shape: int) -> Array:
     power = np.exp(rng.standard_normal(shape) * 2)
     return np.asarray(power / np.sum(power, axis=-1, keepdims=True), dtype=np.float32)
@@ -250,6 +272,20 @@ SWIGLU_BACKWARD = define(
     derivative=SECOND,
 )
 
+SWIGLU_JOINT_BACKWARD = define(
+    "swiglu_joint_backward",
+    "Both gradients of swiglu side by side, as their joint product reads them: columns by gate, then by up: [..., 2 F].",
+    (GRADIENT, OperandSpec("gate", FLOATS), OperandSpec("up", FLOATS)),
+    ("x_gradient",),
+    _infer_swiglu_joint,
+    _reference_swiglu_joint,
+    _samples_swiglu_joint,
+    _ELEMENT,
+    attrs=(DTYPE_ATTR,),
+    cost=cost_per_element(5),
+    derivative=SECOND,
+)
+
 GELU_BACKWARD = define(
     "gelu_backward",
     "Gradient of gelu in the form that `approximate` names: of the exact one, gradient * (P(x) + x p(x)) with the normal distribution P and its density p.",
@@ -307,6 +343,7 @@ CAUSAL_SOFTMAX_BACKWARD = define(
 ACTIVATION_BACKWARD_OPS = (
     SILU_BACKWARD,
     SWIGLU_BACKWARD,
+    SWIGLU_JOINT_BACKWARD,
     GELU_BACKWARD,
     TANH_BACKWARD,
     SOFTMAX_BACKWARD,

@@ -16,11 +16,13 @@ from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, S
 from ostinato.ir.ops.derivatives import GRADIENT, SECOND, upstream
 from ostinato.ir.ops.norm import EPS, GAIN, SIZES
 from ostinato.ir.ops.rules import (
+    COPY_ATTR,
     DTYPE_ATTR,
     F32,
     FLOATS,
     Arrays,
     Site,
+    copies,
     define,
     fail,
     join_axes,
@@ -66,7 +68,8 @@ def _infer_affine(site: Site, statistics: int) -> tuple[TensorType, ...]:
 
 
 def _infer_rms(site: Site) -> tuple[TensorType, ...]:
-    return _infer_affine(site, 1)
+    dx, row = _infer_affine(site, 1)
+    return (dx, row, *copies(site, dx))
 
 
 def _infer_layer(site: Site) -> tuple[TensorType, ...]:
@@ -90,8 +93,8 @@ def _reference_rms(call: Arrays) -> tuple[Array, ...]:
     x, h = call.wide(1), call.wide(0) * call.wide(2)
     inverse = 1.0 / np.sqrt(_mean(x * x) + call.real("eps"))
     unit = x * inverse
-    dx = inverse * (h - unit * _mean(h * unit))
-    return _finished(call, dx), inverse[..., 0].astype(np.float32)
+    dx = _finished(call, inverse * (h - unit * _mean(h * unit)))
+    return dx, inverse[..., 0].astype(np.float32), *[dx] * (len(call.results) - 2)
 
 
 def _reference_layer(call: Arrays) -> tuple[Array, ...]:
@@ -150,6 +153,17 @@ def _samples_affine(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(ConfigError, *good)
 
 
+def _samples_rms(rng: np.random.Generator) -> Iterator[Sample]:
+    yield from _samples_affine(rng)
+    for dtype in ("f16", "bf16"):
+        yield valid(normal((5, 96)), normal((5, 96)), normal((96,)), normal((5, 96)), eps=1e-5, copy=dtype)
+        yield valid(normal((2, 5, 33)), normal((2, 5, 33), DType.BF16), normal((33,)), eps=1e-5, copy=dtype)
+    yield valid(normal((3, 5000)), normal((3, 5000)), normal((5000,)), eps=1e-5, copy="bf16")
+    good, eps = (normal((4, 64)), normal((4, 64)), normal((64,))), {"eps": 1e-6}
+    yield invalid(DTypeError, *good, attrs={**eps, "copy": "f32"})
+    yield invalid(DTypeError, *good, attrs={**eps, "dtype": "bf16", "copy": "bf16"})
+
+
 def _samples_layer(rng: np.random.Generator) -> Iterator[Sample]:
     yield from _samples_affine(rng)
     far = reals(rng.standard_normal((4, 100)) + 30.0)  # a mean far larger than the spread
@@ -181,14 +195,14 @@ OPERANDS = (GRADIENT, OperandSpec("x", FLOATS), GAIN, OperandSpec("addend", F32,
 
 RMS_NORM_BACKWARD = define(
     "rms_norm_backward",
-    "Gradient of rms_norm by x, plus addend, and 1 / sqrt(mean(x^2) + eps) of each row.",
+    "Gradient of rms_norm by x, plus addend, and 1 / sqrt(mean(x^2) + eps) of each row, and with `copy` that gradient rounded.",
     OPERANDS,
-    ("x_gradient", "inverse_rms"),
+    ("x_gradient", "inverse_rms", "rounded"),
     _infer_rms,
     _reference_rms,
-    _samples_affine,
+    _samples_rms,
     TOLERANCE,
-    attrs=(EPS, DTYPE_ATTR),
+    attrs=(EPS, DTYPE_ATTR, COPY_ATTR),
     cost=_cost,
     derivative=SECOND,
 )

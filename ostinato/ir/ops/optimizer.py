@@ -32,7 +32,17 @@ from ostinato.ir.ops.rules import (
 from ostinato.ir.ops.samplers import floats, indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
 
-__all__ = ["ADAMW", "FACTORS", "OPTIMIZER_FACTORS", "OPTIMIZER_OPS", "SCHEDULES", "SETTINGS", "SGD", "SGD_MOMENTUM"]
+__all__ = [
+    "ADAMW",
+    "FACTORS",
+    "FACTORS_OPERAND",
+    "OPTIMIZER_FACTORS",
+    "OPTIMIZER_OPS",
+    "SCHEDULES",
+    "SETTINGS",
+    "SGD",
+    "SGD_MOMENTUM",
+]
 
 SETTINGS = (
     "learning_rate",

@@ -36,6 +36,7 @@ from ostinato.ir.types import Array, DType, Extent, TensorType, element_count
 
 __all__ = [
     "BLOCKS",
+    "COPY_ATTR",
     "DTYPE_ATTR",
     "ELEMENTS",
     "F32",
@@ -46,6 +47,7 @@ __all__ = [
     "Arrays",
     "Site",
     "check_index",
+    "copies",
     "cost_per_element",
     "define",
     "describe",
@@ -76,6 +78,9 @@ _FLOAT32 = np.finfo(np.float32)
 
 DTYPE_ATTR = AttrSpec("dtype", str, "")
 """Result dtype by name; "" keeps the dtype of the first operand."""
+
+COPY_ATTR = AttrSpec("copy", str, "")
+"""Dtype of a further result, the first one rounded to it, for those who read it so; "" where there is none."""
 
 Axes = tuple[str, ...]
 Shape = tuple[Extent, ...]
@@ -350,6 +355,18 @@ def result_float(site: Site, source: TensorType) -> DType:
             "name one of them in the dtype attribute",
         )
     return dtype
+
+
+def copies(site: Site, first: TensorType) -> tuple[TensorType, ...]:
+    """The further result that the `copy` attribute asks for of a first one of that type; raises `DTypeError` where that would be rounded a second time."""
+    text = site.text("copy")
+    if not text:
+        return ()
+    dtype = DType.parse(text)
+    if first.dtype is not DType.F32 or dtype not in FLOATS - F32:
+        found = f"{dtype.value} of {first.dtype.value}"
+        fail(DTypeError, site.op, "a copy of f32 in f16 or bf16", found, "a value is rounded once: leave dtype alone")
+    return (first.with_dtype(dtype),)
 
 
 def require_positive(site: Site, name: str, hint: str) -> None:

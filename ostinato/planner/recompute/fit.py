@@ -27,7 +27,7 @@ from ostinato.planner.recompute.trace import Trace, trimmed
 from ostinato.planner.recompute.walk import POLICIES, walk
 from ostinato.planner.settings import DEFAULT_SETTINGS, PlanSettings
 
-__all__ = ["fit_entry"]
+__all__ = ["fit_entry", "least_arena"]
 
 ROUNDS = 6
 """Budgets that are tried one below the other, as long as plans exceed the limit."""
@@ -68,6 +68,18 @@ def fit_entry(
     if search.found is None:
         raise shortage(*search.smallest, limit=limit, floor=search.floor, tried=search.tried)
     return search.found.graph, search.found.plan
+
+
+def least_arena(
+    graph: Graph, target: Target, *, settings: PlanSettings = DEFAULT_SETTINGS, ops: Mapping[str, OpDef] = OP
+) -> int:
+    """Bytes of arena that no plan of a graph goes below, in whatever order it runs and whatever it computes again: what the hungriest step takes by itself,
+    operands included. Nothing is placed or searched."""
+    program = program_order(graph, ops)
+    prepared = prepare(graph, target, schedule=program, settings=settings, ops=ops)
+    order = [turn.node.name for turn in program]
+    model = recompute_model(prepared, order, in_place=settings.in_place, guard=settings.guard)
+    return model.floor()[0] + align_up(settings.guard, target.alignment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _dropout_params(site: CallSite) -> Params:
 
 
 _SWIGLU = ("gradient", *_ROWS_OF_PRODUCT)
+_swiglu_accepts = all_of(uncounted, even_rows(*_ROWS_OF_PRODUCT))
 
 ELEMENTWISE_BACKWARD_ROWS = (
     _one("silu_backward", "x"),
@@ -75,8 +76,19 @@ ELEMENTWISE_BACKWARD_ROWS = (
             by_dtypes(_FILE, "swiglu_backward", 1, result=0),
             _swiglu_params,
             run_launch,
-            all_of(uncounted, even_rows(*_ROWS_OF_PRODUCT)),
+            _swiglu_accepts,
             tuple((result, operand) for result in ("gate_gradient", "up_gradient") for operand in _SWIGLU),
+        ),
+        strided=frozenset(_ROWS_OF_PRODUCT),
+    ),
+    replace(
+        readable(
+            "swiglu_joint_backward",
+            (*_SWIGLU, "x_gradient"),
+            by_dtypes(_FILE, "swiglu_joint_backward", 1, result=0),
+            _swiglu_params,
+            run_launch,
+            _swiglu_accepts,
         ),
         strided=frozenset(_ROWS_OF_PRODUCT),
     ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of, flat
+from ostinato.backend_hip.impls.common import all_of, flat, with_copy, without_copy
 from ostinato.backend_hip.impls.hip.common import THREADS, Params, by_dtypes, readable, row_launch, uncounted
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level
+from ostinato.ir.types import DType
 
 __all__ = ["NORM_BACKWARD_ROWS"]
 
@@ -33,9 +34,18 @@ def _held(site: CallSite) -> int:
     return 1 << max(0, -(-flat(site.operand(0))[1] // THREADS) - 1).bit_length()
 
 
+def _rms_dtypes(site: CallSite) -> tuple[str, ...]:
+    """Of x, of the gradient and of its copy; one that is not there has a dtype all the same."""
+    dtypes = (site.operand(1).dtype, site.results[0].dtype, DType.parse(site.text("copy") or DType.BF16.value))
+    return tuple(dtype.value for dtype in dtypes)
+
+
+def _rms_kernel(site: CallSite) -> str:
+    return kernel_name(_FILE, "rms_norm_backward", *_rms_dtypes(site))
+
+
 def _held_kernel(site: CallSite) -> str:
-    dtypes = (site.operand(1).dtype.value, site.results[0].dtype.value)
-    return kernel_name(_FILE, "rms_norm_backward_held", _held(site), *dtypes)
+    return kernel_name(_FILE, "rms_norm_backward_held", _held(site), *_rms_dtypes(site))
 
 
 def _few_held(site: CallSite) -> str | None:
@@ -58,13 +68,27 @@ def _affine(op: str, *statistics: str) -> Impl:
     )
 
 
-_RMS_NORM = _affine("rms_norm_backward", "inverse_rms")
+def _rms_norm() -> tuple[Impl, ...]:
+    """The gradient of the RMS norm, held by threads or not, with a copy or without."""
+    plain = _affine("rms_norm_backward", "inverse_rms", "-")
+    row = replace(plain, kernel=_rms_kernel, accepts=all_of(plain.accepts, without_copy))
+    accepts = all_of(plain.accepts, with_copy)
+    copying = replace(row, name="hip_copy", operands=(*row.operands[:-1], "rounded"), accepts=accepts)
+    held = (
+        replace(
+            each,
+            name=each.name.replace("hip", "hip_held"),
+            level=Level.TUNED,
+            kernel=_held_kernel,
+            accepts=all_of(each.accepts, _few_held),
+        )
+        for each in (row, copying)
+    )
+    return (row, copying, *held)
+
 
 NORM_BACKWARD_ROWS = (
-    _RMS_NORM,
-    replace(
-        _RMS_NORM, name="hip_held", level=Level.TUNED, kernel=_held_kernel, accepts=all_of(_RMS_NORM.accepts, _few_held)
-    ),
+    *_rms_norm(),
     _affine("layer_norm_backward", "mean", "inverse_deviation"),
     readable(
         "l2_normalize_backward",

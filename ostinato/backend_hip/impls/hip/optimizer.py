@@ -7,6 +7,7 @@ from ostinato.backend_hip.impls.hip.elementwise_backward import RUN
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.optimizer import SCHEDULES
+from ostinato.ir.ops.optimizer_group import ADAMW_GROUP, MOST_UPDATES, PARTS
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType
@@ -38,6 +39,22 @@ def _update(op: str, *moments: str, switches: tuple[str, ...] = ("decay",)) -> I
     return readable(op, operands, kernel, params, _launch, uncounted)
 
 
+def _members(site: CallSite) -> list[int]:
+    """Elements of the parameter of each, 0 where there is none."""
+    starts = range(1, 1 + PARTS * MOST_UPDATES, PARTS)
+    return [site.operand(start).elements if site.has(start) else 0 for start in starts]
+
+
+def _group_launch(site: CallSite) -> Launch:
+    """A row of blocks each, as many as the largest one wants."""
+    sizes = _members(site)
+    return block_launch(-(-max(sizes) // (RUN * THREADS)), THREADS, rows=MOST_UPDATES - sizes.count(0))
+
+
+def _group_kernel(site: CallSite) -> str:
+    return kernel_name(_FILE, "adamw_group", *(site.operand(index).dtype.value for index in (3, 4)))
+
+
 OPTIMIZER_ROWS = (
     readable(
         "optimizer_factors",
@@ -49,6 +66,14 @@ OPTIMIZER_ROWS = (
         exactness=Exactness.TOLERANCE,
     ),
     _update("adamw", "first", "second"),
+    readable(
+        "adamw_group",
+        tuple(spec.name for spec in ADAMW_GROUP.operands),
+        _group_kernel,
+        lambda site: (*_members(site), int(site.boolean("decay"))),
+        _group_launch,
+        uncounted,
+    ),
     _update("sgd"),
     _update("sgd_momentum", "velocity", switches=("decay", "nesterov")),
 )

@@ -59,13 +59,13 @@ DEVICE void tanh_backward(const f32* gradient, const X* x, Y* y, i64 size, Statu
     by_slope(gradient, x, y, size, [](f32 value) { return (1.0f - value) * (1.0f + value); });
 }
 
-// Rows of gate and up lie so many elements apart: they may be columns of one joint product.
+// Rows of gate and up lie so many elements apart: they may be columns of one joint product. So do those of the results.
 template <class X, class Y>
-DEVICE void swiglu_backward(const f32* gradient, const X* gate, const X* up, Y* by_gate, Y* by_up, i64 rows, i64 width,
-                            i64 gate_stride, i64 up_stride, Status) {
-    const bool one = gate_stride == width && up_stride == width;  // all rows are one
+DEVICE void swiglu_gradients(const f32* gradient, const X* gate, const X* up, Y* by_gate, Y* by_up, i64 rows, i64 width,
+                             i64 gate_stride, i64 up_stride, i64 stride) {
+    const bool one = gate_stride == width && up_stride == width && stride == width;  // all rows are one
     const bool whole = aligned(gradient) && aligned(gate) && aligned(up) && aligned(by_gate) && aligned(by_up) &&
-                       (one || (width | gate_stride | up_stride) % RUN == 0);
+                       (one || (width | gate_stride | up_stride | stride) % RUN == 0);
     for_row_runs(one ? 1 : rows, one ? rows * width : width, whole, [=](i64 row, i64 i, auto n) {
         f32 gates[n.value], ups[n.value], gradients[n.value];
         take(gate + row * gate_stride + i, gates);
@@ -77,9 +77,22 @@ DEVICE void swiglu_backward(const f32* gradient, const X* gate, const X* up, Y* 
             ups[k] = gradients[k] * ups[k] * slope;
             gates[k] = gradients[k] * (gates[k] * s);
         }
-        give(by_gate + row * width + i, ups);
-        give(by_up + row * width + i, gates);
+        give(by_gate + row * stride + i, ups);
+        give(by_up + row * stride + i, gates);
     });
+}
+
+template <class X, class Y>
+DEVICE void swiglu_backward(const f32* gradient, const X* gate, const X* up, Y* by_gate, Y* by_up, i64 rows, i64 width,
+                            i64 gate_stride, i64 up_stride, Status) {
+    swiglu_gradients(gradient, gate, up, by_gate, by_up, rows, width, gate_stride, up_stride, width);
+}
+
+// Both side by side.
+template <class X, class Y>
+DEVICE void swiglu_joint_backward(const f32* gradient, const X* gate, const X* up, Y* y, i64 rows, i64 width,
+                                  i64 gate_stride, i64 up_stride, Status) {
+    swiglu_gradients(gradient, gate, up, y, y + width, rows, width, gate_stride, up_stride, 2 * width);
 }
 
 // What x adds to a, in the bytes of a.

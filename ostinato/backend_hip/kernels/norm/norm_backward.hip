@@ -14,9 +14,10 @@ struct RootMeanSquare {
     DEVICE f32 operator()(f32 x, f32 h) const { return inverse * (h - x * back); }
 };
 
-template <class X, class Y>
+// `rounded`, where it is there, gets what y gets.
+template <class X, class Y, class Z>
 DEVICE void rms_norm_backward(const f32* gradient, const X* x, const f32* gain, const f32* addend, Y* y,
-                              f32* inverse_rms, i64 rows, i64 width, f64 eps, Status) {
+                              f32* inverse_rms, Z* rounded, i64 rows, i64 width, f64 eps, Status) {
     for_rows(nullptr, rows, 1, [=](i64 row) {
         const f32* const from = gradient + row * width;
         const X* const values = x + row * width;
@@ -27,17 +28,19 @@ DEVICE void rms_norm_backward(const f32* gradient, const X* x, const f32* gain, 
         });
         const RootMeanSquare norm(sums, width, static_cast<f32>(eps));
         for_columns(width, [=](i64 i) {
-            const f32 found = norm(widen(values[i]), from[i] * gain[i]);
-            narrow(addend == nullptr ? found : found + addend[row * width + i], y[row * width + i]);
+            const f32 passed = norm(widen(values[i]), from[i] * gain[i]);
+            const f32 found = addend == nullptr ? passed : passed + addend[row * width + i];
+            narrow(found, y[row * width + i]);
+            if (rounded != nullptr) narrow(found, rounded[row * width + i]);
         });
         if (thread_index() == 0) inverse_rms[row] = norm.inverse;
     });
 }
 
 // The same of a row that threads hold.
-template <int HELD, class X, class Y>
+template <int HELD, class X, class Y, class Z>
 DEVICE void rms_norm_backward_held(const f32* gradient, const X* x, const f32* gain, const f32* addend, Y* y,
-                                   f32* inverse_rms, i64 rows, i64 width, f64 eps, Status) {
+                                   f32* inverse_rms, Z* rounded, i64 rows, i64 width, f64 eps, Status) {
     for_rows(nullptr, rows, 1, [=](i64 row) {
         const i64 at = row * width;
         f32 values[HELD], weighted[HELD], added[HELD];
@@ -51,7 +54,11 @@ DEVICE void rms_norm_backward_held(const f32* gradient, const X* x, const f32* g
             sums = {fmaf(values[n], values[n], sums.first), fmaf(weighted[n], values[n], sums.second)};
         });
         const RootMeanSquare norm(sums, width, static_cast<f32>(eps));
-        for_held<HELD>(width, [&](int n, i64 i) { narrow(norm(values[n], weighted[n]) + added[n], y[at + i]); });
+        for_held<HELD>(width, [&](int n, i64 i) {
+            const f32 found = norm(values[n], weighted[n]) + added[n];
+            narrow(found, y[at + i]);
+            if (rounded != nullptr) narrow(found, rounded[at + i]);
+        });
         if (thread_index() == 0) inverse_rms[row] = norm.inverse;
     });
 }

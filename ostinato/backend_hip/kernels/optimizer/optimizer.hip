@@ -54,16 +54,17 @@ DEVICE void reflect(M* mirror, i64 i, const f32 (&parameters)[N]) {
     if (mirror != nullptr) give(mirror + i, parameters);
 }
 
-// `decay`: whether the parameter decays. Nothing is written where the step does not apply.
+// `decay`: whether the parameter decays. What one of several updates: by number, in steps of how many there are. Nothing
+// is written where the step does not apply.
 template <class F, class S, class M>
-DEVICE void adamw(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror, i64 size,
-                  i64 decay, Status) {
+DEVICE void adamw_share(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror,
+                        i64 size, i64 decay, i64 number, i64 step) {
     const Factors by = *factors;
     if (by.apply == 0.0f) return;
     const f32 kept = decay ? 1.0f - by.learning_rate * by.weight_decay : 1.0f;
     const f32 rate = by.learning_rate * by.first_correction;
     const bool whole = aligned(parameter) && aligned(gradient) && aligned(first) && aligned(second) && aligned(mirror);
-    for_runs(size, whole, [=](i64 i, auto n) {
+    share_runs(number, step, size, whole, [=](i64 i, auto n) {
         f32 parameters[n.value], gradients[n.value], firsts[n.value], seconds[n.value];
         take(parameter + i, parameters);
         take(gradient + i, gradients);
@@ -82,6 +83,37 @@ DEVICE void adamw(f32* parameter, const f32* gradient, F* first, S* second, cons
         give(second + i, seconds);
         reflect(mirror, i, parameters);
     });
+}
+
+template <class F, class S, class M>
+DEVICE void adamw(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror, i64 size,
+                  i64 decay, Status) {
+    adamw_share(parameter, gradient, first, second, factors, mirror, size, decay, first_element(), element_step());
+}
+
+// The same of up to 8 parameters, a row of blocks each.
+template <class F, class S>
+DEVICE void adamw_group(const Factors* factors, f32* p0, const f32* g0, F* f0, S* s0, f32* p1, const f32* g1, F* f1,
+                        S* s1, f32* p2, const f32* g2, F* f2, S* s2, f32* p3, const f32* g3, F* f3, S* s3, f32* p4,
+                        const f32* g4, F* f4, S* s4, f32* p5, const f32* g5, F* f5, S* s5, f32* p6, const f32* g6, F* f6,
+                        S* s6, f32* p7, const f32* g7, F* f7, S* s7, i64 n0, i64 n1, i64 n2, i64 n3, i64 n4, i64 n5,
+                        i64 n6, i64 n7, i64 decay, Status) {
+    const auto update = [=](f32* parameter, const f32* gradient, F* first, S* second, i64 size) {
+        bf16* const mirror = nullptr;
+        adamw_share(parameter, gradient, first, second, factors, mirror, size, decay, first_element(), element_step());
+    };
+    for (u32 member = block_index_y(); member < 8; member += block_count_y()) {
+        switch (member) {
+            case 0: update(p0, g0, f0, s0, n0); break;
+            case 1: update(p1, g1, f1, s1, n1); break;
+            case 2: update(p2, g2, f2, s2, n2); break;
+            case 3: update(p3, g3, f3, s3, n3); break;
+            case 4: update(p4, g4, f4, s4, n4); break;
+            case 5: update(p5, g5, f5, s5, n5); break;
+            case 6: update(p6, g6, f6, s6, n6); break;
+            default: update(p7, g7, f7, s7, n7); break;
+        }
+    }
 }
 
 // The gradient of SGD: that of the loss, scaled, and that of the decay.
