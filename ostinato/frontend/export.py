@@ -49,12 +49,13 @@ def export_model(
     *,
     dtype: str = "checkpoint",
 ) -> Path:
-    """Writes `parameters`, by the names of the model's checkpoint, with the checkpoint's other files into `folder`, which must be new or empty.
+    """Writes `parameters`, by the names of the model's checkpoint, with the checkpoint's other files into `folder`, which must be new or empty. Tensors that
+    were not trained, and so are no parameters, are those of the checkpoint.
 
     `dtype` is "checkpoint" (each tensor as it was stored), "f32", "bf16" or "f16"; float values are rounded to nearest, ties to even.
 
     Raises `ConfigError` for another dtype, a checkpoint that is no Hugging Face directory and a folder that is not empty or cannot be written,
-    `WeightsError` for parameters that are missing or unknown, `ShapeError` for one of another shape.
+    `WeightsError` for parameters that the checkpoint does not have and for none at all, `ShapeError` for one of another shape.
     """
     if dtype != "checkpoint" and dtype not in _DTYPES:
         raise ConfigError(f"dtype is {dtype!r}", hint=f"use checkpoint, {', '.join(_DTYPES)}")
@@ -65,7 +66,7 @@ def export_model(
             f"{checkpoint.path} has no {CONFIG}: a model can be exported that began as a Hugging Face directory",
             hint="train from a Hugging Face directory",
         )
-    _need_all(checkpoint, parameters)
+    _need_known(checkpoint, parameters)
     raw = read_json(source, "model configuration")
     if dtype != "checkpoint":
         raw["dtype" if "dtype" in raw else "torch_dtype"] = _TORCH[_DTYPES[dtype]]
@@ -79,20 +80,17 @@ def export_model(
     return path
 
 
-def _need_all(checkpoint: Checkpoint, parameters: Mapping[str, Array]) -> None:
-    missing = sorted(set(checkpoint.tensors) - set(parameters))
+def _need_known(checkpoint: Checkpoint, parameters: Mapping[str, Array]) -> None:
     unknown = sorted(set(parameters) - set(checkpoint.tensors))
-    if missing or unknown:
-        found = [
-            f"{what}: {', '.join(names[:5])}" for what, names in (("missing", missing), ("unknown", unknown)) if names
-        ]
+    if unknown or not parameters:
         raise WeightsError(
-            f"the parameters are not those of {checkpoint.path}: {'; '.join(found)}",
+            f"the parameters are not those of {checkpoint.path}: {', '.join(unknown[:5]) or 'there are none'}",
             hint="export the model that was trained",
         )
-    for name, tensor in checkpoint.tensors.items():
-        if tuple(parameters[name].shape) != tensor.shape:
-            raise ShapeError(f"shape {list(parameters[name].shape)}, expected {list(tensor.shape)}", node=name)
+    for name, values in parameters.items():
+        expected = checkpoint.tensors[name].shape
+        if tuple(values.shape) != expected:
+            raise ShapeError(f"shape {list(values.shape)}, expected {list(expected)}", node=name)
 
 
 def _write(path: Path, checkpoint: Checkpoint, parameters: Mapping[str, Array], dtype: DType | None) -> None:
@@ -102,12 +100,16 @@ def _write(path: Path, checkpoint: Checkpoint, parameters: Mapping[str, Array], 
     with path.open("xb") as file:
         file.write(header_of(specs, {"format": "pt"}))
         for name, tensor in tensors.items():
-            flat = parameters[name].reshape(-1)
+            trained = parameters.get(name)
+            stored = checkpoint.map(name).view(tensor.dtype.numpy) if trained is None else trained.reshape(-1)
+            shift = np.float32(0.0 if trained is None else tensor.shift)
             kind = specs[tensor.source_name].dtype.numpy
-            for start in range(0, flat.size, BLOCK_BYTES):
-                block = flat[start : start + BLOCK_BYTES]
-                shifted = block.astype(np.float32) - np.float32(tensor.shift) if tensor.shift else block
-                file.write(np.ascontiguousarray(shifted.astype(kind)).view(np.uint8).data)
+            for start in range(0, stored.size, BLOCK_BYTES):
+                block = stored[start : start + BLOCK_BYTES]
+                block = block.astype(np.float32) - shift if shift else block
+                file.write(np.ascontiguousarray(block.astype(kind)).view(np.uint8).data)
+            if trained is None:
+                checkpoint.release(name)
         file.flush()
         os.fsync(file.fileno())
 

@@ -22,7 +22,9 @@ from ostinato.passes.fold_scale import FoldScale
 from ostinato.passes.fuse_accumulate import FuseAccumulate
 from ostinato.passes.fuse_add_norm import FuseAddNorm
 from ostinato.passes.fuse_attention import FuseAttention
+from ostinato.passes.fuse_copies import FuseCopies
 from ostinato.passes.fuse_group import FuseGroup
+from ostinato.passes.fuse_joint import FuseJoint
 from ostinato.passes.fuse_norm_backward import FuseNormBackward
 from ostinato.passes.fuse_products import FuseBias, FuseNorm, FuseResidual
 from ostinato.passes.fuse_qkv import FuseQkv
@@ -30,6 +32,7 @@ from ostinato.passes.fuse_rope_bias import FuseRopeBias
 from ostinato.passes.fuse_rope_store import FuseQkvRopeStore, FuseRopeStore
 from ostinato.passes.fuse_saved_attention import FuseSavedAttention
 from ostinato.passes.fuse_swiglu import FuseSwiglu
+from ostinato.passes.fuse_updates import FuseUpdates
 from ostinato.passes.gate import Gate
 from ostinato.passes.policy import named_policy
 from ostinato.passes.precision import Precision
@@ -113,6 +116,7 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         FuseResidual(options.choice),  # before fuse_add_norm, which would take the sum
         FuseNorm(options.choice),  # after projections are joined, whose norm is one
         FuseAddNorm(options.choice),  # takes the sums and norms that no projection took
+        FuseJoint(options.choice),  # before fuse_rope_bias, which would take the rotations
         FuseRopeBias(options.choice),  # before fuse_attention, which reads heads in the order that this gives them
         FuseAttention(options.choice),
         FuseSavedAttention(options.choice),  # after fuse_attention, which makes attention of its parts
@@ -120,6 +124,8 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
             options.choice
         ),  # before fuse_accumulate, so that sums with a norm's gradient are none of products
         FuseAccumulate(options.choice),  # takes the sums of gradients that are left
+        FuseCopies(options.choice),  # after everything that changes who makes a gradient
+        FuseUpdates(choice=options.choice),
         AssignLayout(options.choice),  # after fusion fixed the producers
         SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
         Gate(),

@@ -106,6 +106,7 @@ class MemoryAnswer(_Frozen):
         return self.model_copy(update={"limit": most, "missing": 0 if most is None else max(0, self.total - most)})
 
     def __str__(self) -> str:
+        """Where the bytes go and who has the arena when it is fullest; `verdict` says whether they fit."""
         rows = [
             ("parameters", self.parameters, f"{self.mirrors} of them mirrors" if self.mirrors else ""),
             ("optimizer state", self.optimizer_state, ""),
@@ -121,7 +122,7 @@ class MemoryAnswer(_Frozen):
         where = f"{self.peak_node}{f' at {self.peak_line}' if self.peak_line else ''}"
         lines.append(f"fullest at step {self.peak_step} ({where}):")
         lines += [f"  {tenant}" for tenant in self.peak[: 2 * LISTED]]
-        return "\n".join([*lines, self.verdict])
+        return "\n".join(lines)
 
 
 def memory_answer(

@@ -337,8 +337,8 @@ class Executable:
     def read_state(self, name: str) -> Array:
         """A copy of a parameter's tensor, in its widest dtype here, or of a state value, after all work submitted so far.
 
-        Values are those that steps compute with: where loading adds a number to a stored gain, it is in them. Raises `InputError` for an unknown name,
-        `WeightsError` for a tensor of which only some rows are trained, `LifecycleError` while a call is in progress.
+        Values are those that steps compute with: where loading adds a number to a stored gain, it is in them. Frozen rows of a tensor are the
+        checkpoint's. Raises `InputError` for an unknown name, `LifecycleError` while a call is in progress.
         """
         with Executable.exclusive(self):
             return self._state.read(name)

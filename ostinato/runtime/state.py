@@ -1,7 +1,7 @@
 """What runs update, read and written by name from the host: parameters by the names that their tensors have in the checkpoint, other state by its own name.
 
 A tensor may lie in several slots: a float32 master and a mirror in bf16, rows of a concatenated projection. It is read from the widest of them and written to
-all, each in its own dtype, so that they stay one truth. Values are those that the steps compute with: where loading adds a number to what is stored, it is in
+all, each in its own dtype, so that they stay one truth. Rows that are in none of them, because they are frozen, are the checkpoint's. Values are those that the steps compute with: where loading adds a number to what is stored, it is in
 them, and what was read is written back bit for bit. All of a write is checked before the first byte changes.
 
 The reference mode keeps its state in numpy; it is read and written the same way.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.ir.errors import DTypeError, InputError, LayoutError, ShapeError, WeightsError
+from ostinato.ir.errors import DTypeError, InputError, LayoutError, ShapeError
 from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import Binding
@@ -92,7 +92,7 @@ class ProgramState:
 
     def read(self, name: str) -> Array:
         """A copy of a tensor in the checkpoint's shape and in the widest dtype that it has here, of a state value, or (by the name of the graph's value) of one
-        slot of a parameter. Raises `InputError` for a name that is none of these, `WeightsError` for a tensor of which only some rows are trained."""
+        slot of a parameter. Raises `InputError` for a name that is none of these."""
         if name in self._places:
             return self._tensor(name)
         if name in self._state:
@@ -103,7 +103,7 @@ class ProgramState:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Gives names new values: numpy, torch CPU or DLPack arrays of the shapes that `read` gives. Tensors may be f32, f16 or bf16 and are converted as they
-        are when loading; state has its own dtype. Raises `InputError`, `ShapeError`, `DTypeError` or `LayoutError` naming the value before anything changed."""
+        are when loading; state has its own dtype. Frozen rows of a tensor must be as they are. Raises `InputError`, `ShapeError`, `DTypeError` or `LayoutError` naming the value before anything changed."""
         if not isinstance(values, Mapping):
             raise InputError(f"values are a {type(values).__name__}", hint="give arrays by name")
         checked = {name: self._checked(name, value) for name, value in values.items()}
@@ -138,12 +138,13 @@ class ProgramState:
                 logical[part.start : part.stop] = values
                 rows[part.start : part.stop] = True
         if not rows.all():
-            raise WeightsError(
-                f"only {int(rows.sum())} of its {len(rows)} rows are parameters",
-                node=name,
-                hint=f"read the graph's values {', '.join(slot.name for slot, _, _ in self._places[name])} instead",
-            )
+            found[~rows] = self._stored(name, dtype)[~rows]
         return found
+
+    def _stored(self, name: str, dtype: DType) -> Array:
+        """A tensor of which rows are frozen, as the checkpoint has it."""
+        part = self._places[name][0][1]
+        return logical_weight(dtype, (replace(part, start=0, stop=self._shape(name)[0]),), self._program.source)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._program.source.shape(name))
@@ -181,7 +182,20 @@ class ProgramState:
                 node=name,
                 hint="give a contiguous copy",
             )
+        if name in self._places:
+            self._check_frozen(name, array)
         return array
+
+    def _check_frozen(self, name: str, array: Array) -> None:
+        frozen = np.ones(array.shape[-1] if self._is_transposed(name) else len(array), np.bool_)
+        for _, part, _ in self._places[name]:
+            frozen[part.start : part.stop] = False
+        if frozen.any() and not np.array_equal(array[frozen], self._stored(name, DType.of(array.dtype))[frozen]):
+            raise InputError(
+                f"{int(frozen.sum())} of its {len(frozen)} rows are frozen, and these are others than the checkpoint's",
+                node=name,
+                hint="give them as they were read",
+            )
 
     def _put_rows(self, slot: WeightSlot, part: WeightPart, first_row: int, given: _Given) -> None:
         if self._reference is None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ostinato.tools.cli import main
-from ostinato.tools.train.command import _show_plan
 from ostinato.tools.train.report import TrainPlanReport
 from tests.training.test_train_command import CONFIG
 
@@ -37,18 +35,23 @@ def test_a_step_is_planned_without_a_device_and_nothing_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, report = dry_run(capsys, written(tmp_path, device='"hip:7"'))
-    assert (code, report.fits, report.missing_bytes, report.message) == (0, True, 0, "")
-    assert report.total_bytes == sum(report.regions.values()) > report.arena_bytes >= report.lower_bound
-    assert sum(tensor.bytes for tensor in report.peak) <= report.arena_bytes
-    assert any(tensor.line and "frontend/" in tensor.line for tensor in report.peak)
+    assert (code, report.fits, report.missing_bytes, report.message, report.chunks) == (0, True, 0, "", 1)
+    memory = report.memory
+    assert memory.total == memory.parameters + memory.optimizer_state + memory.arena + memory.io + memory.constants
+    assert memory.optimizer_state >= 2 * memory.parameters > 0, "two moments of each"
+    assert memory.arena >= memory.lower_bound >= memory.saved > 0
+    assert (memory.gap, memory.status, memory.recomputed, memory.weights) == (0, "optimal", 0, 0)
+    assert 0 < memory.gradients_live <= memory.gradients == memory.parameters
+    assert sum(tenant.bytes for tenant in memory.peak) <= memory.arena
+    assert any("frontend/" in tenant.line for tenant in memory.peak)
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
 def test_a_limit_is_kept_or_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, free = dry_run(capsys, written(tmp_path))
-    code, kept = dry_run(capsys, written(tmp_path, memory_limit=str(free.arena_bytes)))
+    code, kept = dry_run(capsys, written(tmp_path, memory_limit=str(free.memory.arena)))
     assert (code, kept.fits) == (0, True)
-    assert kept.arena_bytes == free.arena_bytes
+    assert kept.memory.arena == free.memory.arena
     code, short = dry_run(capsys, written(tmp_path, memory_limit="1024"))
     assert (code, short.fits) == (1, False)
     assert short.missing_bytes > 0
@@ -56,34 +59,50 @@ def test_a_limit_is_kept_or_what_is_missing_is_told(tmp_path: Path, capsys: pyte
     assert "frontend/" in short.message
 
 
-def test_a_verdict_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_device_has_is_enough_or_by_so_many_bytes_too_little(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(tmp_path)
+    _, free = dry_run(capsys, config)
+    total, arena = free.memory.total, free.memory.arena
+    code, enough = dry_run(capsys, config, "--memory", str(total))
+    assert (code, enough.fits, enough.memory.limit, enough.memory.missing) == (0, True, total, 0)
+    code, short = dry_run(capsys, config, "--memory", str(total - 1))
+    assert (code, short.fits, short.missing_bytes, short.memory.missing) == (1, False, 1, 1)
+    held = short.memory.peak[0]
+    assert short.message.startswith(f"1 bytes short of {total}; the most is held by {held}; ")
+    assert f"train.memory_limit = {arena - 1} asks for a plan" in short.message
+    _, hopeless = dry_run(capsys, config, "--memory", "1KiB")
+    assert hopeless.missing_bytes == total - 1024
+    assert "asks for a plan" not in hopeless.message
+
+
+@pytest.mark.parametrize(("more", "code", "told"), [((), 0, "fits: "), (("--memory", "1kB"), 1, " bytes short\n")])
+def test_a_verdict_for_people(
+    more: tuple[str, ...], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["train", str(written(tmp_path)), "--dry-run"])
-    assert not caught.value.code
-    assert "fits: " in capsys.readouterr().out
-    _show_plan(TrainPlanReport(**{**SHORT, "peak": ()}))
-    assert "3 bytes short\nwho holds what" in capsys.readouterr().out
+        main(["train", str(written(tmp_path)), "--dry-run", *more])
+    assert (caught.value.code or 0) == code
+    shown = capsys.readouterr().out
+    assert told in shown
+    for row in ("parameters", "optimizer state", "saved for backward", "gradients", "values computed twice"):
+        assert row in shown
 
 
-SHORT: dict[str, Any] = {
-    "model": "m",
-    "target": "host",
-    "fits": False,
-    "missing_bytes": 3,
-    "memory_limit": 5,
-    "arena_bytes": 8,
-    "lower_bound": 8,
-    "recomputed": 0,
-    "extra_work": 0.0,
-    "regions": {"host:0/arena": 8},
-    "total_bytes": 8,
-    "message": "who holds what",
-    "seconds": 0.1,
-}
+def test_memory_is_asked_of_a_dry_run_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, told in (
+        (("--memory", "1GiB"), "use it with --dry-run"),
+        (("--dry-run", "--memory", "much"), "expected a number of bytes"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(["train", str(written(tmp_path)), *arguments])
+        assert caught.value.code == 2
+        assert told in capsys.readouterr().err
 
 
-def test_a_report_says_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, report = dry_run(capsys, written(tmp_path), "--target", "sm_90")
+def test_a_gpu_need_not_be_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = dry_run(capsys, written(tmp_path), "--target", "sm_90", "--memory", "24GiB")
     assert json.loads(report.model_dump_json())["kind"] == "train_plan"
-    assert report.target == "sm_90"
-    assert all(name.startswith("hip:") for name in report.regions)
+    assert (code, report.target, report.memory.limit) == (0, "sm_90", 24 << 30)
+    assert report.memory.device.startswith("hip:")

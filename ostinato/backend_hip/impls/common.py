@@ -36,7 +36,6 @@ __all__ = [
     "number",
     "row_step",
     "rows_and_width",
-    "with_copy",
     "without",
     "without_copy",
 ]
@@ -92,11 +91,6 @@ def without(*names: str) -> Predicate:
         return next((f"the kernel takes no {name}" for name in present if name in names), None)
 
     return accepts
-
-
-def with_copy(site: CallSite) -> str | None:
-    """The reason when the first result is not wanted in a second dtype too."""
-    return None if site.text("copy") else "the row is for those who want a copy of the first result in a second dtype"
 
 
 def without_copy(site: CallSite) -> str | None:

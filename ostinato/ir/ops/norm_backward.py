@@ -197,7 +197,7 @@ RMS_NORM_BACKWARD = define(
     "rms_norm_backward",
     "Gradient of rms_norm by x, plus addend, and 1 / sqrt(mean(x^2) + eps) of each row, and with `copy` that gradient rounded.",
     OPERANDS,
-    ("x_gradient", "inverse_rms", "rounded"),
+    ("x_gradient", "inverse_rms", "rounded*"),
     _infer_rms,
     _reference_rms,
     _samples_rms,

@@ -31,7 +31,9 @@ _UPDATED = (0, 2, 3)
 
 def _starts(operands: Sequence[object]) -> list[int]:
     """Where the members begin that are there."""
-    return [start for start in range(1, len(operands), PARTS) if operands[start] is not None]
+    return [
+        start for start in range(1, len(operands), PARTS) if any(x is not None for x in operands[start : start + PARTS])
+    ]
 
 
 def _infer(site: Site) -> tuple[TensorType, ...]:

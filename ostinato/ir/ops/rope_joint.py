@@ -218,7 +218,7 @@ ROPE_SPLIT_HALF_JOINT_BACKWARD = define(
     "rope_split_half_joint_backward",
     "Gradient of rope_split_half_joint by x from those of q [..., H, D], k and v [..., G, D], and with `copy` the same rounded to that dtype.",
     (OperandSpec("q_gradient", F32), OperandSpec("k_gradient", F32), OperandSpec("v_gradient", F32), _COS, _SIN),
-    ("x_gradient", "rounded"),
+    ("x_gradient", "rounded*"),
     _infer_backward,
     _reference_backward,
     _samples_backward,

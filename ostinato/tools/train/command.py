@@ -16,9 +16,9 @@ from ostinato.ir.files import write_text
 from ostinato.llm import LLM
 from ostinato.runtime.sampling import SamplingParams
 from ostinato.runtime.training.checkpoint import Checkpoints
-from ostinato.tools.console import Steps, count, emit_json, milliseconds, notice, output, progress, size, table
+from ostinato.tools.console import Steps, count, emit_json, milliseconds, notice, output, progress, size
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, JsonOption
-from ostinato.tools.programs import LoadProgress, show_regions
+from ostinato.tools.programs import LoadProgress
 from ostinato.tools.train.config import TrainConfig, read_config
 from ostinato.tools.train.curve import curve_to_svg
 from ostinato.tools.train.data import batches_of
@@ -32,9 +32,6 @@ __all__ = ["train_command"]
 
 _LINES = 20
 """Lines of progress where there is no terminal to draw a bar on."""
-_SHOWN = 8
-"""Tensors at the peak that are listed."""
-
 
 def train_command(
     config: Annotated[
@@ -51,6 +48,15 @@ def train_command(
             metavar="NAME",
             show_default=False,
             help="With --dry-run: host (the CPU), or the architecture of a GPU, which need not be here: gfx942, sm_90.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="BYTES",
+            show_default=False,
+            help="With --dry-run: what the device has for all of a step, such as 24GiB.",
         ),
     ] = None,
     resume: Annotated[
@@ -73,12 +79,13 @@ def train_command(
     if steps is not None:
         read = read.model_copy(update={"train": read.train.model_copy(update={"steps": steps})})
         read.made_optimizer()
-    if target is not None and not dry_run:
-        raise ConfigError("--target says what to plan for", hint="use it with --dry-run")
+    for name, given in (("--target", target), ("--memory", memory)):
+        if given is not None and not dry_run:
+            raise ConfigError(f"{name} says what to plan for", hint="use it with --dry-run")
     if dry_run:
         with progress(as_json) as shown:
             shown.begin("planning")
-            plan = planned(read, target or "host", lambda: time.perf_counter() - begin)
+            plan = planned(read, target or "host", memory, lambda: time.perf_counter() - begin)
         emit_json(plan) if as_json else _show_plan(plan)
         if not plan.fits:
             raise typer.Exit(EXIT_FAILED)
@@ -210,15 +217,12 @@ def _show(report: TrainReport, name: str) -> None:
 
 def _show_plan(report: TrainPlanReport) -> None:
     console = output()
-    rows = [(tensor.name, size(tensor.bytes), tensor.line or "") for tensor in report.peak[:_SHOWN]]
-    if more := report.peak[_SHOWN:]:
-        rows.append((f"and {len(more)} more", size(sum(tensor.bytes for tensor in more)), ""))
-    console.print(table(f"alive at the peak of {size(report.arena_bytes)}", ("tensor", "size", "line"), rows))
-    show_regions(report.regions, console)
-    if report.recomputed:
-        console.print(f"{report.recomputed} steps run twice, {report.extra_work:.2%} more work", markup=False)
+    console.print(str(report.memory), markup=False)
+    pieces = f"the head in {report.chunks} pieces, " if report.chunks > 1 else ""
+    again = f"{report.memory.recomputed} values computed twice, {report.extra_work:.2%} more work"
+    console.print(f"{pieces}{again}", markup=False)
     if report.fits:
         limit = "" if report.memory_limit is None else f" within {size(report.memory_limit)} of arena"
-        console.print(f"fits{limit}: {count(report.total_bytes)} bytes in all, for {report.target}", markup=False)
+        console.print(f"fits{limit}: {count(report.memory.total)} bytes in all, for {report.target}", markup=False)
     else:
         console.print(f"{count(report.missing_bytes)} bytes short\n{report.message}", markup=False)

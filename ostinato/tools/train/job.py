@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from ostinato.frontend.training import TrainingShape
 from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.files import write_text
 from ostinato.ir.types import Array
-from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.training.checkpoint import Checkpoints
 from ostinato.runtime.training.optimizer import Optimizer
 from ostinato.runtime.training.record import json_hash
@@ -100,10 +99,10 @@ def recipe_of(config: TrainConfig, optimizer: Optimizer) -> Recipe:
     return Recipe(shape, optimizer, precision=config.train.precision, dropout=config.train.dropout)
 
 
-def planned(config: TrainConfig, target: str, seconds_of: Any) -> TrainPlanReport:
+def planned(config: TrainConfig, target: str, memory: str | None, seconds_of: Callable[[], float]) -> TrainPlanReport:
     """Whether the step of a configuration fits, and where its bytes go; nothing is loaded and no device is asked.
 
-    `seconds_of()` are seconds since the command began. Raises what planning raises, but for a limit of memory that nothing keeps: that is in the report.
+    `memory` is what the device has, as a text like "24GiB", and `seconds_of()` are seconds since the command began. Raises what planning raises, but for a limit of memory that nothing keeps: that is in the report.
     """
     limit = config.memory_limit
     with _sketched(config) as model:
@@ -117,35 +116,23 @@ def planned(config: TrainConfig, target: str, seconds_of: Any) -> TrainPlanRepor
                 raise
             message, missing = str(error), error.missing_bytes
             made = plan_training(model, recipe, **settings)
-        program, plan = made.planned.program, made.planned.plan
-        regions = {str(item.region): item.bytes for item in program.regions}
+        answer = made.memory(memory)
+        if not (message or answer.fits):
+            message, missing = answer.verdict, answer.missing
+            if missing < answer.arena:
+                message += f"; train.memory_limit = {answer.arena - missing} asks for a plan that fits"
         return TrainPlanReport(
             model=config.model.path or str(config.folder / INITIAL),
             target=target,
             fits=not message,
             missing_bytes=missing,
             memory_limit=limit,
-            arena_bytes=plan.stats.arena_bytes,
-            lower_bound=plan.stats.lower_bound,
-            recomputed=plan.stats.recomputed,
-            extra_work=plan.stats.extra_work,
-            regions=regions,
-            total_bytes=sum(regions.values()),
-            peak=_peak(plan, {node.name: node.location for node in made.graph.nodes}),
+            chunks=made.step.recipe.shape.pieces,
+            extra_work=made.planned.plan.stats.extra_work,
+            memory=answer,
             message=message,
             seconds=seconds_of(),
         )
-
-
-def _peak(plan: EntryPlan, lines: Mapping[str, Any]) -> tuple[TrainPlanReport.Tensor, ...]:
-    """The tensors alive at the peak, the largest first."""
-    found = []
-    for slot in plan.tenants(plan.stats.peak_step):
-        line = next((lines[value] for value in slot.values if lines.get(value) is not None), None)
-        found.append(
-            TrainPlanReport.Tensor(name=slot.values[0], bytes=slot.range.size, line=None if line is None else str(line))
-        )
-    return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
 
 
 def settings_of(config: TrainConfig, model: Model) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
+from ostinato.planner.memory_report import MemoryAnswer
 from ostinato.tools.report import Report
 
 __all__ = ["TrainPlanReport", "TrainReport"]
@@ -32,18 +32,13 @@ class TrainReport(Report):
 
 
 class TrainPlanReport(Report):
-    """`ostinato train --dry-run`: whether a step fits. `regions` as in `plan`; `peak` are the tensors alive at the peak of the arena, with bytes and line.
+    """`ostinato train --dry-run`: whether a step fits, and where its bytes go. `memory_limit` is the most that the arena may have, `memory` the answer of the
+    plan against what the device has, where that was given.
 
-    Where it does not fit, `missing_bytes` are those that the smallest plan found lacks, `message` says who holds the others, and all else is said of the plan
-    without a limit.
+    Where a step does not fit, `missing_bytes` says by how much and `message` who holds the others. Where no plan keeps `memory_limit`, they are of the smallest
+    one found, and `memory` is of the plan without a limit. `chunks` are the pieces of the head, `extra_work` what values that are computed again cost, as a
+    part of all work.
     """
-
-    class Tensor(Report):
-        """A tensor alive at the peak; `line` is the model code that made it."""
-
-        name: str
-        bytes: int
-        line: str | None
 
     kind: Literal["train_plan"] = "train_plan"
     model: str
@@ -51,12 +46,8 @@ class TrainPlanReport(Report):
     fits: bool
     missing_bytes: int
     memory_limit: int | None
-    arena_bytes: int
-    lower_bound: int
-    recomputed: int
+    chunks: int
     extra_work: float
-    regions: Mapping[str, int]
-    total_bytes: int
-    peak: tuple[Tensor, ...]
+    memory: MemoryAnswer
     message: str
     seconds: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of, flat, with_copy, without_copy
+from ostinato.backend_hip.impls.common import all_of, flat
 from ostinato.backend_hip.impls.hip.common import THREADS, Params, by_dtypes, readable, row_launch, uncounted
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.step import Launch
@@ -68,27 +68,13 @@ def _affine(op: str, *statistics: str) -> Impl:
     )
 
 
-def _rms_norm() -> tuple[Impl, ...]:
-    """The gradient of the RMS norm, held by threads or not, with a copy or without."""
-    plain = _affine("rms_norm_backward", "inverse_rms", "-")
-    row = replace(plain, kernel=_rms_kernel, accepts=all_of(plain.accepts, without_copy))
-    accepts = all_of(plain.accepts, with_copy)
-    copying = replace(row, name="hip_copy", operands=(*row.operands[:-1], "rounded"), accepts=accepts)
-    held = (
-        replace(
-            each,
-            name=each.name.replace("hip", "hip_held"),
-            level=Level.TUNED,
-            kernel=_held_kernel,
-            accepts=all_of(each.accepts, _few_held),
-        )
-        for each in (row, copying)
-    )
-    return (row, copying, *held)
-
+_RMS_NORM = replace(_affine("rms_norm_backward", "inverse_rms", "rounded0"), kernel=_rms_kernel)
 
 NORM_BACKWARD_ROWS = (
-    *_rms_norm(),
+    _RMS_NORM,
+    replace(
+        _RMS_NORM, name="hip_held", level=Level.TUNED, kernel=_held_kernel, accepts=all_of(_RMS_NORM.accepts, _few_held)
+    ),
     _affine("layer_norm_backward", "mean", "inverse_deviation"),
     readable(
         "l2_normalize_backward",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype, with_copy, without_copy
+from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
     Params,
     by_dtypes,
@@ -144,17 +144,10 @@ def _turned_back(op: str) -> Impl:
 _JOINT_FILE = "rotary/rope_joint"
 _RUN = 4
 """Elements that a thread takes together."""
-_JOINT = ("q", "k", "v")
-_GRADIENTS = ("q_gradient", "k_gradient", "v_gradient")
 
 
-def _joint_launch(site: CallSite) -> Launch:
-    elements = sum(tensor.elements for tensor in (site.results if site.node.op.endswith("joint") else _parts(site)))
-    return element_launch(-(-elements // _RUN))
-
-
-def _parts(site: CallSite) -> tuple[TensorType, ...]:
-    return tuple(site.operand(index) for index in range(len(_GRADIENTS)))
+def _joint_launch(columns: TensorType) -> Launch:
+    return element_launch(-(-columns.elements // _RUN))
 
 
 def _joint_params(q: TensorType, k: TensorType, cos: TensorType) -> Params:
@@ -167,33 +160,6 @@ def _joint_back_kernel(site: CallSite) -> str:
     """The kernel for the dtypes of y and of its copy; one that is not there has a dtype all the same."""
     copy = site.text("copy") or DType.BF16.value
     return kernel_name(_JOINT_FILE, "rope_joint_backward", site.results[0].dtype.value, copy)
-
-
-def _joint() -> tuple[Impl, ...]:
-    """The rotation of columns of a joint product, and its gradient, with a copy or without."""
-    forward = readable(
-        "rope_split_half_joint",
-        ("x", "cos", "sin", *_JOINT),
-        by_dtypes(_JOINT_FILE, "rope_joint", 0, result=0),
-        lambda site: _joint_params(site.results[0], site.results[1], site.operand(1)),
-        _joint_launch,
-        uncounted,
-    )
-    backward = readable(
-        "rope_split_half_joint_backward",
-        (*_GRADIENTS, "cos", "sin", "x_gradient", "-"),
-        _joint_back_kernel,
-        lambda site: _joint_params(site.operand(0), site.operand(1), site.operand(3)),
-        _joint_launch,
-        all_of(uncounted, without_copy),
-    )
-    copying = replace(
-        backward,
-        name="hip_copy",
-        operands=(*backward.operands[:-1], "rounded"),
-        accepts=all_of(uncounted, with_copy),
-    )
-    return (forward, backward, copying)
 
 
 def _bias_params(site: CallSite) -> Params:
@@ -235,7 +201,22 @@ ROTARY_ROWS = (
         _bias_launch,
         rope_bias_dtypes,
     ),
-    *_joint(),
+    readable(
+        "rope_split_half_joint",
+        ("x", "cos", "sin", "q", "k", "v"),
+        by_dtypes(_JOINT_FILE, "rope_joint", 0, result=0),
+        lambda site: _joint_params(site.results[0], site.results[1], site.operand(1)),
+        lambda site: _joint_launch(site.operand(0)),
+        uncounted,
+    ),
+    readable(
+        "rope_split_half_joint_backward",
+        ("q_gradient", "k_gradient", "v_gradient", "cos", "sin", "x_gradient", "rounded0"),
+        _joint_back_kernel,
+        lambda site: _joint_params(site.operand(0), site.operand(1), site.operand(3)),
+        lambda site: _joint_launch(site.results[0]),
+        uncounted,
+    ),
     _turned_back("rope_split_half_backward"),
     _turned_back("rope_interleaved_backward"),
     readable(
