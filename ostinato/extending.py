@@ -5,9 +5,10 @@
     with ost.extend(operators=[SOFTEN], rows=[SOFTEN_GPU], kernels={"mine/soften": SOURCE}):
         ...
 
-An operator is its schema with a rule and a numpy reference (`define`); that much runs, on the host by its reference. A row with a kernel makes it run on GPUs,
-where it is compiled, validated against the reference and planned like ours. docs/extend.md shows both. Nothing of the library changes: what was added is known
-to this process until `remove()`, or the end of the `with` block. What was compiled meanwhile keeps what it needs, and runs on.
+An operator is its schema with a rule and a numpy reference (`define`); that much runs, on the host by its reference. With a derivative it is trained through.
+A row with a kernel makes it run on GPUs, where it is compiled, validated against the reference and planned like ours. docs/extend.md shows all of it. Nothing of
+the library changes: what was added is known to this process until `remove()`, or the end of the `with` block. What was compiled meanwhile keeps what it needs,
+and runs on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ostinato.backend_hip.impls.hip.common import by_dtypes, element_launch, rea
 from ostinato.backend_hip.kernel_source import add_kernel_file, kernel_name
 from ostinato.backend_hip.user_rows import add_rows, remove_rows
 from ostinato.ir.checks import shown
+from ostinato.ir.derivative import Gradients, NotDifferentiable
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.opdef import AttrSpec, OpDef, OperandSpec, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops import add_operators, remove_operators
@@ -36,8 +38,10 @@ __all__ = [
     "DType",
     "Extension",
     "Extents",
+    "Gradients",
     "Impl",
     "Level",
+    "NotDifferentiable",
     "OpDef",
     "OperandSpec",
     "Sample",

@@ -129,12 +129,12 @@ class _Sweep:
             return
         rule = OP[node.op].derivative
         if rule is None or isinstance(rule, NotDifferentiable):
-            reason = "its operands are no floats that could be trained" if rule is None else rule.reason
+            reason = "its entry has no rule" if rule is None else rule.reason
             at = "" if node.location is None else f" ({node.location})"
             raise ConfigError(
                 f"{node.op} has no derivative: {reason}{at}",
                 node=node.name,
-                hint="keep it out of what lies between the loss and what is trained",
+                hint="keep it out of what lies between the loss and what is trained, or give it a rule: docs/extend.md",
             )
         view = _Behind(self, node)
         for index, gradient in rule(view).items():

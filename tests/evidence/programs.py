@@ -1,5 +1,4 @@
-"""The programs whose rows have shipped records: every family and dtype of weights, both precisions, prefill, decode and training, as they are compiled unasked.
-"""
+"""The programs whose rows have shipped records: every family and dtype of weights, both precisions; prefill, decode and training, as compiled unasked."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ FLOATS: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16, "bf16"
 BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "q4_k", "q5_k", "q6_k")
 _WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
 """Rows of whole blocks, of every block dtype."""
-_TRAINED_IN_EVERY_WAY = ("llama", "qwen2")
-"""Families that are trained with each optimizer; the others have nothing to add to them but their layers."""
+_TRAINED_IN_EVERY_WAY = ("mistral", "qwen2")
+"""Families without and with biases that are trained in every way there is; the others have nothing to add but their layers."""
 
 
 def models(folder: Path, kinds: Sequence[str]) -> Iterator[tuple[str, str, Model]]:
@@ -55,8 +54,8 @@ def models(folder: Path, kinds: Sequence[str]) -> Iterator[tuple[str, str, Model
 
 
 def programs(model: Model, kind: str) -> Iterator[Entries]:
-    """What `LLM`, `compile`, `Embedder` and `train_step` would plan of a model with weights of a kind, and its dense graph: as it is, and in the other precision
-    too. Float weights are converted where a precision is named, so that those of one kind show what there is to see; those are trained."""
+    """What `LLM`, `compile`, `Embedder` and `train_step` would plan of a model with weights of a kind, and its dense graph: as it is, and in the other
+    precision too. Float weights are converted where a precision is named, so that those of one kind show what there is to see; those are trained."""
     for precision in ("f32", "bf16") if kind == "f32" else ("auto",) if kind in FLOATS else ("auto", "bf16"):
         if model.family.encoder is not None:
             yield encoder_entries(model, 64, precision)
@@ -81,14 +80,15 @@ def programs(model: Model, kind: str) -> Iterator[Entries]:
 
 
 def _recipes(family: str, precision: str) -> Iterator[tuple[str, Recipe]]:
-    """Training by AdamW with everything that a step may have; for some families in pieces, and by every other optimizer too."""
-    whole = TrainingShape(2, 32)
-    yield "adamw", Recipe(whole, AdamW(clip_norm=1.0), precision, dropout=0.1)
+    """Training by AdamW with clipping and dropout; for some families in pieces, by every other optimizer, of a part of the weights, and of gradients alone."""
+    whole, clipped = TrainingShape(2, 32), AdamW(clip_norm=1.0)
+    yield "adamw", Recipe(whole, clipped, precision, dropout=0.1)
     if family not in _TRAINED_IN_EVERY_WAY:
         return
-    yield "micro", Recipe(TrainingShape(2, 32, micro_batches=2), AdamW(moments="bf16", clip_norm=1.0), precision)
+    yield "micro", Recipe(TrainingShape(4, 32, micro_batches=4), AdamW(moments="bf16"), precision)
     yield "chunks", Recipe(TrainingShape(2, 32, chunks=2), SGD(momentum=0.9), precision)
-    yield "sgd", Recipe(whole, SGD(momentum=0.0, clip_norm=1.0), precision)
+    yield "sgd", Recipe(whole, SGD(clip_norm=1.0), precision)
+    yield "part", Recipe(whole, clipped, precision, frozen=("model.embed*", "model.layers.0.*"))
     yield "gradients", Recipe(whole, None, precision, keep_gradients=True)
 
 

@@ -43,7 +43,7 @@ def written(family: str, folder: Path) -> Path:
 
 def stepped(folder: Path, **options: Any) -> ost.TrainStep:
     step = ost.train_step(
-        folder, batch=(BATCH, LENGTH), optimizer=ost.AdamW(lr=3e-3), device="cpu", threads=1, **options
+        folder, batch=(BATCH, LENGTH), optimizer=ost.AdamW(lr=1e-2), device="cpu", threads=1, **options
     )
     for number in range(2):
         step(*batch(number))

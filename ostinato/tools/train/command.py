@@ -33,6 +33,7 @@ __all__ = ["train_command"]
 _LINES = 20
 """Lines of progress where there is no terminal to draw a bar on."""
 
+
 def train_command(
     config: Annotated[
         Path,

@@ -105,7 +105,7 @@ class Sample(_Section):
 
 class TrainSection(_Section):
     """[train]: how long, how, and where to. `checkpoint_every` counts steps (0: only at the end); `folder` gets checkpoints, metrics, pictures and the
-    model."""
+    model. `frozen` are patterns of weights that stay as they are: "model.embed*"."""
 
     steps: Positive
     folder: str
@@ -116,6 +116,7 @@ class TrainSection(_Section):
     threads: int = Field(default=0, ge=0)
     policy: str = "balanced"
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    frozen: list[str] = Field(default_factory=list)
     seed: int = 0
     on_nan: Literal["raise", "skip"] = "raise"
     checkpoint_every: int = Field(default=100, ge=0)
@@ -174,6 +175,7 @@ class TrainConfig(_Section):
             "precision": self.train.precision,
             "policy": self.train.policy,
             "dropout": self.train.dropout,
+            "frozen": self.train.frozen,
             "on_nan": self.train.on_nan,
         }
 

@@ -96,7 +96,8 @@ def recipe_of(config: TrainConfig, optimizer: Optimizer) -> Recipe:
     """What a step of the configuration does."""
     data = config.data
     shape = TrainingShape(data.batch, data.sequence, data.micro_batches)
-    return Recipe(shape, optimizer, precision=config.train.precision, dropout=config.train.dropout)
+    train = config.train
+    return Recipe(shape, optimizer, precision=train.precision, dropout=train.dropout, frozen=tuple(train.frozen))
 
 
 def planned(config: TrainConfig, target: str, memory: str | None, seconds_of: Callable[[], float]) -> TrainPlanReport:

@@ -60,6 +60,7 @@ def make_step(
         micro_batches=data.micro_batches,
         precision=train.precision,
         dropout=train.dropout,
+        frozen=train.frozen,
         memory_limit=config.memory_limit,
         device=train.device,
         mode=train.mode,
