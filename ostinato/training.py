@@ -22,6 +22,7 @@ from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.target import Target
+from ostinato.ir.training import TRAIN
 from ostinato.ir.types import DType
 from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
@@ -43,7 +44,6 @@ from ostinato.runtime.weights import Progress
 
 __all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trace_training_step", "train_step"]
 
-ENTRY = "train"
 MOST_CHUNKS = 16
 """Pieces of the head that are tried for a limit of memory, where computing activations again is not enough."""
 
@@ -84,7 +84,7 @@ class TracedTraining:
         """The graph after the passes. Raises what `Traced.lower` raises."""
         precision = self.traced.precision
         options = settled_options(None, precision, levels=levels, disable=disable, policy=policy, passes=passes)
-        return self.traced.lower(target, dims={}, name=ENTRY, options=options)
+        return self.traced.lower(target, dims={}, name=TRAIN, options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class PlannedTraining:
     def memory(self, limit: int | str | None = None) -> MemoryAnswer:
         """What the step takes of a device, to the byte, with no device at hand; against a limit, such as what a device has free, it says that the step fits or
         how many bytes are missing, and which tensors of which lines hold the most. Raises `ConfigError` for a limit that is no number of bytes."""
-        return memory_answer(self.planned.program, self.graph, ENTRY, limit=limit)
+        return memory_answer(self.planned.program, self.graph, limit=limit)
 
     def load(
         self,
@@ -122,7 +122,7 @@ class PlannedTraining:
         options = TrainOptions(on_nan, candidates=self.step.parts.added)
         words = integer(seed, "seed", low=-(2**63), high=2**63 - 1)
         route = settle_route(open_device(device), mode, on_fallback, capture)
-        name, lowered = ENTRY, self.planned.lowered
+        name, lowered = TRAIN, self.planned.lowered
         program = Program(
             self.planned.program,
             {name: self.graph},
@@ -253,7 +253,7 @@ def plan_training(
         return step, step.lower(wanted, levels=levels, disable=disable, policy=policy, passes=passes)
 
     step, made, graph, plan = _fitted(lowered, recipe, settings)
-    planned = Planned(opened, made, graph, build_program({ENTRY: (graph, plan)}))
+    planned = Planned(opened, made, graph, build_program({TRAIN: (graph, plan)}))
     planned.check()
     return PlannedTraining(step, planned)
 

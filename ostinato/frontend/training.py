@@ -20,6 +20,7 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.precision import EVERY_PROJECTION, PrecisionPolicy, precision_policy
+from ostinato.ir.training import COUNTER, LOSS, SEED, TRAIN
 from ostinato.ir.types import DType, TensorType
 
 __all__ = ["CHUNK", "MICRO", "TrainingShape", "trace_training"]
@@ -100,7 +101,7 @@ def trace_training(
             f"sequences of {shape.sequence} tokens, the model has {model.config.context_limit} positions",
             hint="take shorter sequences",
         )
-    builder = GraphBuilder("train")
+    builder = GraphBuilder(TRAIN)
     whole = TensorType((shape.batch, shape.sequence), DType.I32, ("B", "T"))
     ids, target = builder.input("input_ids", whole), builder.input("target", whole)
     drop = _dropping(builder, dropout)
@@ -115,15 +116,15 @@ def trace_training(
             losses.append(_micro_batch(model, builder, function, shape, *parts, precision, drop))
     every = _joined(losses)
     flat = F.reshape(target, [-1], "_", name="targets")
-    return builder.finish((F.target_mean(every, flat, name="loss"),))
+    return builder.finish((F.target_mean(every, flat, name=LOSS),))
 
 
 def _dropping(builder: GraphBuilder, rate: float) -> Project:
     """Dropout at so many places as it is asked for, each with masks of its own."""
     if not rate:
         return lambda x: x
-    seed = builder.input("seed", TensorType((1,), DType.I64))
-    counter = builder.input("counter", TensorType((1,), DType.I32))
+    seed = builder.input(SEED, TensorType((1,), DType.I64))
+    counter = builder.input(COUNTER, TensorType((1,), DType.I32))
     places = iter(range(2**31))
     return lambda x: F.dropout(x, seed, counter, rate=rate, place=next(places), name="dropped")
 

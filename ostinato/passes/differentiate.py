@@ -21,6 +21,7 @@ from ostinato.ir.errors import ConfigError, LayoutError, OstinatoError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Node, Role, Value, trimmed
 from ostinato.ir.opdef import Attr, OpDef
 from ostinato.ir.ops import OP
+from ostinato.ir.training import BACKWARD_PREFIX, GRADIENT_PREFIX
 from ostinato.ir.types import DType, TensorType
 from ostinato.ir.views import ViewTable
 from ostinato.passes.rewrite import Names
@@ -77,7 +78,7 @@ def _called_after(found: Mapping[str, str], graph: Graph, nodes: Sequence[Node])
     made = {value.name for node in nodes for value in node.results}
     renamed: dict[str, str] = {}
     for name, gradient in found.items():
-        wished = f"grad.{name}"
+        wished = f"{GRADIENT_PREFIX}{name}"
         if gradient in made and gradient not in renamed and wished not in taken:
             renamed[gradient] = wished
     called = [
@@ -186,7 +187,7 @@ class _Sweep:
             raise type(error)(message, node=node.name, hint=error.hint) from None
         if opdef.view is not None and not self._is_described(opdef, given, full):
             given = self.apply("contiguous", given, {}, node)
-        stem = f"d.{node.name}.{op}"
+        stem = f"{BACKWARD_PREFIX}{node.name}.{op}"
         results = tuple(
             Value(self.names.unique(stem if len(types) == 1 else f"{stem}.{opdef.result_name(index)}"), tensor)
             for index, tensor in enumerate(types)

@@ -17,15 +17,13 @@ from ostinato.ir.errors import ConfigError, DTypeError
 from ostinato.ir.graph import Attributes, Graph, GraphInput, Location, Node, Role, Value
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
+from ostinato.ir.ops.optimizer import SETTING_NAMES
+from ostinato.ir.training import FACTORS, MASTER_PREFIX, SETTINGS, STEP
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.differentiate import Differentiated, differentiate
 from ostinato.passes.join_projections import apart, join_projections
 
-__all__ = ["FACTORS", "SETTINGS", "STEP", "TrainingGraph", "Updates", "as_parameters", "training_graph"]
-
-SETTINGS, STEP, FACTORS = "settings", "step", "factors"
-_SETTINGS = 9
-"""Numbers in the settings; `optimizer_factors` says which."""
+__all__ = ["TrainingGraph", "Updates", "as_parameters", "training_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def as_parameters(graph: Graph, frozen: Collection[str] = ()) -> tuple[Graph, di
         inputs.append(replace(item, value=Value(name, natural), role=Role.PARAMETER))
         masters[name] = name
         if tensor.dtype is not DType.F32:
-            masters[name] = f"master.{name}"
+            masters[name] = f"{MASTER_PREFIX}{name}"
             value = Value(masters[name], natural.with_dtype(DType.F32))
             inputs.append(GraphInput(value, Role.PARAMETER, parts=item.parts))
     return Graph(graph.name, tuple(inputs), graph.nodes, graph.outputs, graph.extents), masters
@@ -125,7 +123,7 @@ class _Optimizer:
     def appended(self) -> Graph:
         graph, updates = self._graph, self._updates
         step = self._input(STEP, TensorType((1,), DType.I32), Role.STATE)
-        settings = self._input(SETTINGS, TensorType((_SETTINGS,), DType.F32), Role.INPUT)
+        settings = self._input(SETTINGS, TensorType((len(SETTING_NAMES),), DType.F32), Role.INPUT)
         total = self._squares() if updates.clip else None
         operands = (step, settings, self._loss, *(() if total is None else (total,)))
         names = ("step.next", FACTORS)

@@ -18,6 +18,7 @@ from typing import Final
 
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP
+from ostinato.ir.training import is_backward
 
 __all__ = ["in_training_order"]
 
@@ -61,7 +62,7 @@ def _of_the_batch(graph: Graph) -> set[str]:
 def _rank(node: Node, index: int, of_the_batch: bool) -> Rank:
     """Lowest first: what belongs to no micro-batch, then micro-batches from the last; in each the trunk forward, the head by pieces, the trunk backward."""
     micro, chunk = _MICRO.search(node.name), _CHUNK.search(node.name)
-    backward = not of_the_batch and node.name.startswith(("d.", "grad."))
+    backward = not of_the_batch and is_backward(node.name)
     turn = _FIRST if micro is None else -int(micro[1])
     if chunk is not None:
         return (turn, 1, -int(chunk[1]), index)

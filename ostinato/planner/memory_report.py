@@ -17,13 +17,13 @@ from ostinato.ir.graph import Graph, Role
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.step import Region
+from ostinato.ir.training import TRAIN, is_backward
 from ostinato.planner.plan import EntryPlan, ProgramPlan, Slot, spelled
 
 __all__ = ["MemoryAnswer", "Tenant", "memory_answer"]
 
 LISTED = 5
 """Tensors that are named where bytes are missing."""
-_BACKWARD = ("d.", "grad.")
 _GRADIENT = "gradient"
 """What operators that update a parameter call the operand which they do it by."""
 
@@ -128,7 +128,7 @@ class MemoryAnswer(_Frozen):
 def memory_answer(
     program: ProgramPlan,
     graph: Graph,
-    entry: str = "train",
+    entry: str = TRAIN,
     *,
     limit: int | str | None = None,
     ops: Mapping[str, OpDef] = OP,
@@ -270,6 +270,6 @@ class _Reading:
         """Nodes that differentiation added, and those that read what such nodes make."""
         made: set[str] = set()
         for node in self._graph.nodes:
-            if node.name.startswith(_BACKWARD) or any(name in made for name in node.operands):
+            if is_backward(node.name) or any(name in made for name in node.operands):
                 made.update(value.name for value in node.results)
                 yield node.name

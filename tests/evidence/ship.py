@@ -2,6 +2,7 @@
 
     python -m tests.evidence.ship                all kernel units of this CPU
     python -m tests.evidence.ship --device hip   the GPU of this machine
+    python -m tests.evidence.ship --keep         what ships already and still counts is not made again
 
 Every program of `programs.py` is lowered as on a machine that has no record of anything, so that each row that it would have is validated. A row that does not
 pass is recorded too, and the next best is validated in its place. Then every other row is validated on one class for each choice of dtypes that its samples
@@ -18,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ostinato.backend_hip.device import HostDevice
-from ostinato.backend_hip.evidence.known import DeviceRecords
-from ostinato.backend_hip.evidence.ledger import SHIPPED, Ledger, shipped_file
-from ostinato.backend_hip.evidence.records import ValidationRecord, write_record
+from ostinato.backend_hip.evidence.known import DeviceRecords, stale_reason
+from ostinato.backend_hip.evidence.ledger import SHIPPED, Ledger, shipped_file, shipped_records
+from ostinato.backend_hip.evidence.records import Environment, ValidationRecord, write_record
 from ostinato.backend_hip.evidence.survey import sample_sites, survey
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.open import open_hip
@@ -33,13 +34,24 @@ __all__ = ["ship"]
 Device = HostDevice | HipDevice
 
 
-def ship(devices: Sequence[Device], folder: Path = SHIPPED, kinds: Sequence[str] = (*FLOATS, *BLOCKS)) -> list[Path]:
-    """Validates what the programs want, and one class of each choice of dtypes besides, on open devices of one kind that have records; the files it wrote."""
+def ship(
+    devices: Sequence[Device],
+    folder: Path = SHIPPED,
+    kinds: Sequence[str] = (*FLOATS, *BLOCKS),
+    *,
+    keep: bool = False,
+) -> list[Path]:
+    """Validates what the programs want, and one class of each choice of dtypes besides, on open devices of one kind that have records; the files it wrote.
+
+    With `keep` the records in `folder` that still count are taken over, and only what they lack is validated.
+    """
     with tempfile.TemporaryDirectory() as place:
         for number, device in enumerate(devices):
             records = _records(device)
             ledger = Ledger(Path(place, str(number)))
             device.records = DeviceRecords(records.environment, ledger, shipped=False)
+            if keep:
+                device.records.add(_kept(device, records.environment))
             _ship_programs(device, Path(place, "models"), kinds)
         _ship_rows(devices)
         return [_written(_records(device), folder) for device in devices]
@@ -48,6 +60,21 @@ def ship(devices: Sequence[Device], folder: Path = SHIPPED, kinds: Sequence[str]
 def _records(device: Device) -> DeviceRecords:
     assert device.records is not None, "the device takes rows on trust"
     return device.records
+
+
+def _kept(device: Device, environment: Environment) -> list[ValidationRecord]:
+    """The records of this architecture that ship and count here."""
+    found = []
+    for record in shipped_records(environment.architecture):
+        row = device.target.row(record.operator, record.row) if isinstance(record, ValidationRecord) else None
+        if (
+            isinstance(record, ValidationRecord)
+            and row is not None
+            and not stale_reason(record, row, None, environment)
+        ):
+            found.append(record)
+    print(f"{environment.architecture}: {len(found)} records kept", flush=True)
+    return found
 
 
 def _ship_programs(device: Device, folder: Path, kinds: Sequence[str]) -> None:
@@ -99,13 +126,14 @@ def _written(records: DeviceRecords, folder: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evidence.ship", description="Makes the records that ship.")
     parser.add_argument("--device", choices=("cpu", "hip"), default="cpu")
+    parser.add_argument("--keep", action="store_true", help="take over what ships already and still counts")
     asked = parser.parse_args(arguments)
     ledger = Ledger(Path(tempfile.gettempdir()) / "ostinato-shipping")
     if asked.device == "hip":
         devices: list[Device] = [open_hip()]
     else:
         devices = [HostDevice(isa=unit, ledger=ledger) for unit in HostDevice().available]
-    for path in ship(devices):
+    for path in ship(devices, keep=asked.keep):
         print(f"wrote {path}", flush=True)
     return 0
 

@@ -12,7 +12,7 @@ from ostinato.ir.evaluate import evaluate
 from ostinato.ir.graph import Attributes, Node, Value
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
-from ostinato.ir.ops.optimizer import FACTORS, SETTINGS
+from ostinato.ir.ops.optimizer import FACTOR_NAMES, SETTING_NAMES
 from ostinato.ir.rounding import widen
 from ostinato.ir.types import Array, DType, TensorType
 
@@ -36,8 +36,8 @@ def stored(name: str, *operands: Array | None, **attrs: Attr) -> list[Array]:
 
 def settings(**values: float) -> Array:
     plain = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "final_ratio": 1.0}
-    assert set(values) <= set(SETTINGS)
-    return np.array([{**plain, **values}.get(name, 0.0) for name in SETTINGS], np.float32)
+    assert set(values) <= set(SETTING_NAMES)
+    return np.array([{**plain, **values}.get(name, 0.0) for name in SETTING_NAMES], np.float32)
 
 
 def factors_of(
@@ -46,13 +46,13 @@ def factors_of(
     """The count of steps after this one, and the factors by name."""
     scalars = [None if value is None else np.array(value, np.float32) for value in (loss, squares)]
     after, factors = stored("optimizer_factors", np.array([step], np.int32), given, *scalars, schedule=schedule)
-    return int(after[0]), dict(zip(FACTORS, factors.tolist(), strict=True))
+    return int(after[0]), dict(zip(FACTOR_NAMES, factors.tolist(), strict=True))
 
 
 def packed(**values: float) -> Array:
     plain = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "first_correction": 10.0}
     plain |= {"second_correction": 100.0, "gradient_scale": 1.0, "apply": 1.0}
-    return np.array([{**plain, **values}.get(name, 0.0) for name in FACTORS], np.float32)
+    return np.array([{**plain, **values}.get(name, 0.0) for name in FACTOR_NAMES], np.float32)
 
 
 def test_factors_of_the_first_steps() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ostinato.ir.ops.optimizer import FACTORS
+from ostinato.ir.ops.optimizer import FACTOR_NAMES
 from ostinato.ir.types import Array
 from tests.ir.test_optimizers import settings, stored
 from tests.ir.torch_calls import torch
@@ -46,7 +46,7 @@ def _check(
             parameters[index].grad = torch.from_numpy(gradient.copy())
         if clip:
             norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
-            assert float(norm) == pytest.approx(float(factors[FACTORS.index("norm")]), rel=1e-5)
+            assert float(norm) == pytest.approx(float(factors[FACTOR_NAMES.index("norm")]), rel=1e-5)
         optimizer.step()
         for mine, theirs in zip(ours, parameters, strict=True):
             np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=2e-6, atol=2e-6, err_msg=f"step {number}")

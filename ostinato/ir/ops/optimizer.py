@@ -34,17 +34,17 @@ from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = [
     "ADAMW",
-    "FACTORS",
+    "FACTOR_NAMES",
     "FACTORS_OPERAND",
     "OPTIMIZER_FACTORS",
     "OPTIMIZER_OPS",
     "SCHEDULES",
-    "SETTINGS",
+    "SETTING_NAMES",
     "SGD",
     "SGD_MOMENTUM",
 ]
 
-SETTINGS = (
+SETTING_NAMES = (
     "learning_rate",
     "beta1",
     "beta2",
@@ -57,7 +57,7 @@ SETTINGS = (
 )
 """What the caller may change between steps, in the order of the operand; beta1 is the momentum of SGD, a clip_norm of 0 clips nothing."""
 
-FACTORS = (
+FACTOR_NAMES = (
     "learning_rate",
     "beta1",
     "beta2",
@@ -83,12 +83,12 @@ def _infer_factors(site: Site) -> tuple[TensorType, ...]:
     schedule = site.text("schedule")
     if schedule not in SCHEDULES:
         fail(ConfigError, site.op, f"schedule {' or '.join(SCHEDULES)}", repr(schedule), "choose one of them")
-    shapes: tuple[tuple[int, ...], ...] = ((1,), (len(SETTINGS),), (), ())
+    shapes: tuple[tuple[int, ...], ...] = ((1,), (len(SETTING_NAMES),), (), ())
     for place, (name, shape) in enumerate(zip(("step", "settings", "loss", "square_sum"), shapes, strict=True)):
         found = site.optional(place)
         if found is not None:
             require_shape(site.op, name, found, shape)
-    return (site.operand(0).with_layout(None), make_type(site.op, (len(FACTORS),), DType.F32, ("",)))
+    return (site.operand(0).with_layout(None), make_type(site.op, (len(FACTOR_NAMES),), DType.F32, ("",)))
 
 
 def _ratio(schedule: str, step: float, warmup: float, total: float, final: float) -> float:
@@ -105,7 +105,7 @@ def _ratio(schedule: str, step: float, warmup: float, total: float, final: float
 
 def _reference_factors(call: Arrays) -> tuple[Array, ...]:
     """A few scalars: float64 in every precision, as the kernels have them."""
-    named = dict(zip(SETTINGS, call.operand(1).astype(np.float64), strict=True))
+    named = dict(zip(SETTING_NAMES, call.operand(1).astype(np.float64), strict=True))
     step = int(call.operand(0)[0]) + 1
     squares = call.optional(3)
     norm = np.float64(0.0) if squares is None else np.sqrt(squares.astype(np.float64))
@@ -142,7 +142,7 @@ def _update_rule(operands: tuple[OperandSpec, ...]) -> Callable[[Site], tuple[Te
             if tensor is None:
                 continue
             if spec is FACTORS_OPERAND:
-                require_shape(site.op, spec.name, tensor, (len(FACTORS),))
+                require_shape(site.op, spec.name, tensor, (len(FACTOR_NAMES),))
                 continue
             require_shape(site.op, spec.name, tensor, parameter.shape)
             axes = join_axes(site.op, spec.name, axes, tensor.axes)
@@ -157,7 +157,7 @@ def _update_rule(operands: tuple[OperandSpec, ...]) -> Callable[[Site], tuple[Te
 
 
 def _factors(call: Arrays) -> dict[str, Any]:
-    return dict(zip(FACTORS, call.wide(len(call.operands) - 2), strict=True))
+    return dict(zip(FACTOR_NAMES, call.wide(len(call.operands) - 2), strict=True))
 
 
 def _kept(call: Arrays) -> tuple[Array, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, InputError
+from ostinato.ir.training import COUNTER, LOSS, STEP, TRAIN
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Device
@@ -30,13 +31,11 @@ from ostinato.runtime.training.addresses import AddressTable, addresses_of
 from ostinato.runtime.training.checks import index_limits
 from ostinato.runtime.training.gradients import GradientEvent, Gradients, Hook
 from ostinato.runtime.training.pipeline import StepPipeline
-from ostinato.runtime.training.results import LOSS, NAN_POLICIES, StepResult
+from ostinato.runtime.training.results import NAN_POLICIES, StepResult
 from ostinato.runtime.training.runners import CutCapturedRunner, CutEagerRunner, CutPlannedRunner
 
-__all__ = ["COUNTER", "STEP", "TRAIN", "TrainExecutable", "TrainOptions"]
+__all__ = ["TrainExecutable", "TrainOptions"]
 
-TRAIN, STEP, COUNTER = "train", "step", "counter"
-"""The entry; the state that counts the steps that were applied; the input that numbers steps for dropout."""
 _AHEAD = {"raise": 1, "skip": 2}
 
 

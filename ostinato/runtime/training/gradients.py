@@ -16,6 +16,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, DTypeError, InputError, LayoutError, LifecycleError, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.step import ByteRange
+from ostinato.ir.training import GRADIENT_PREFIX
 from ostinato.ir.types import Array
 from ostinato.ir.weights import PackSource
 from ostinato.planner.plan import Binding, EntryPlan
@@ -25,10 +26,8 @@ from ostinato.runtime.opened import memory_of_device
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.tensor_view import TensorView
 
-__all__ = ["GRADIENT", "GradientEvent", "GradientReady", "Gradients", "Hook"]
+__all__ = ["GradientEvent", "GradientReady", "Gradients", "Hook"]
 
-GRADIENT = "grad."
-"""What a kept gradient is called: this, and the name of the parameter."""
 _ALIGNMENT = 16
 """Kernels write vectors of so many bytes."""
 
@@ -86,7 +85,7 @@ class Gradients:
     ) -> None:
         """`stream` is where the steps go, None for the default order of the device."""
         self._graph, self._device, self._regions, self._stream = graph, device, regions, stream
-        self._bindings = {b.name.removeprefix(GRADIENT): b for b in plan.outputs if b.name.startswith(GRADIENT)}
+        self._bindings = {b.name.removeprefix(GRADIENT_PREFIX): b for b in plan.outputs if b.name.startswith(GRADIENT_PREFIX)}
         self._bound: dict[str, ExternalMemory] = {}
         self._watched: dict[str, _Watch] = {}
         self._failed: BaseException | None = None

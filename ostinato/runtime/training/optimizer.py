@@ -20,14 +20,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ostinato.ir.checks import boolean, integer, real
+from ostinato.ir.checks import boolean, integer, real, shown
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.ops.optimizer import SCHEDULES
 from ostinato.ir.types import Array
 
-__all__ = ["SCHEDULES", "SGD", "AdamW", "Optimizer", "Schedule"]
+__all__ = ["SGD", "AdamW", "Optimizer", "Schedule"]
 
 Schedule = Literal["constant", "linear", "cosine"]
-SCHEDULES = ("constant", "linear", "cosine")
 _MOST_STEPS = 1 << 24
 """Steps are counted in float32 on the device: beyond this they would not be told apart."""
 _SINGLE = float(np.finfo(np.float32).max)
@@ -44,20 +44,26 @@ class _Scheduled:
     total_steps: int = 0
     final_ratio: float = 0.0
 
-    def _check_schedule(self, lr: float) -> None:
-        _number("lr", lr)
-        _number("weight_decay", self.weight_decay)
-        _number("clip_norm", self.clip_norm)
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"schedule is {self.schedule!r}", hint=f"use one of {', '.join(SCHEDULES)}")
-        _number("final_ratio", self.final_ratio, most=1.0)
-        integer(self.warmup_steps, "warmup_steps", low=0, high=_MOST_STEPS)
-        integer(self.total_steps, "total_steps", low=0, high=_MOST_STEPS)
+    def _check_schedule(self) -> None:
+        """Raises `ConfigError` for what no schedule has. Numbers become plain ones, whatever kind they were given as: checkpoints keep them."""
+        self._keep_number("lr")
+        self._keep_number("weight_decay")
+        self._keep_number("clip_norm")
+        if self.clip_norm and np.float32(self.clip_norm) == 0:
+            raise ConfigError(f"clip_norm is {self.clip_norm}, which is 0 in float32", hint="0 is for no limit")
+        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
+            raise ConfigError(f"schedule is {shown(self.schedule)}", hint=f"use one of {', '.join(SCHEDULES)}")
+        self._keep_number("final_ratio", most=1.0)
+        for name in ("warmup_steps", "total_steps"):
+            object.__setattr__(self, name, integer(getattr(self, name), name, low=0, high=_MOST_STEPS))
         if self.schedule != "constant" and self.total_steps <= self.warmup_steps:
             raise ConfigError(
                 f"total_steps is {self.total_steps} after {self.warmup_steps} warmup steps: a {self.schedule} schedule has no steps left",
                 hint="give total_steps, more than warmup_steps",
             )
+
+    def _keep_number(self, name: str, *, most: float = _SINGLE) -> None:
+        object.__setattr__(self, name, _number(name, getattr(self, name), most=most))
 
     def _vector(self, lr: float, first: float, second: float, eps: float) -> Array:
         values = (lr, first, second, eps, self.weight_decay, self.clip_norm)
@@ -78,15 +84,16 @@ class AdamW(_Scheduled):
     moments: Literal["f32", "bf16"] = "f32"
 
     def __post_init__(self) -> None:
-        self._check_schedule(self.lr)
+        self._check_schedule()
         given: Any = self.betas  # callers are not type-checked
         if not isinstance(given, tuple | list) or len(given) != 2:
-            raise ConfigError(f"betas is {given!r}, expected two numbers", hint="such as (0.9, 0.95)")
+            raise ConfigError(f"betas is {shown(given)}, expected two numbers", hint="such as (0.9, 0.95)")
         object.__setattr__(self, "betas", tuple(_below_one(f"betas[{i}]", beta) for i, beta in enumerate(given)))
-        if _number("eps", self.eps) == 0 or np.float32(self.eps) == 0:
+        self._keep_number("eps")
+        if np.float32(self.eps) == 0:
             raise ConfigError(f"eps is {self.eps}, expected a positive float32", hint="1e-8 is usual")
-        if self.moments not in ("f32", "bf16"):
-            raise ConfigError(f"moments is {self.moments!r}", hint='use "f32" or "bf16"')
+        if not isinstance(self.moments, str) or self.moments not in ("f32", "bf16"):
+            raise ConfigError(f"moments is {shown(self.moments)}", hint='use "f32" or "bf16"')
 
     @property
     def kind(self) -> str:
@@ -118,8 +125,8 @@ class SGD(_Scheduled):
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        self._check_schedule(self.lr)
-        _below_one("momentum", self.momentum)
+        self._check_schedule()
+        object.__setattr__(self, "momentum", _below_one("momentum", self.momentum))
         if boolean(self.nesterov, "nesterov") and not self.momentum:
             raise ConfigError("nesterov without momentum is plain descent", hint="give momentum, or leave nesterov out")
 

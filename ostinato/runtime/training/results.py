@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, NonFiniteLoss
+from ostinato.ir.ops.optimizer import FACTOR_NAMES
+from ostinato.ir.training import FACTORS, LOSS
 from ostinato.ir.types import Array
 
-__all__ = ["FACTORS", "LOSS", "NAN_POLICIES", "StepResult"]
+__all__ = ["NAN_POLICIES", "StepResult"]
 
-LOSS, FACTORS = "loss", "factors"
-"""Outputs of a step: a float32 scalar, and the ten numbers of `optimizer_factors`, which a step without an optimizer does not have."""
 NAN_POLICIES = ("raise", "skip")
-_LEARNING_RATE, _APPLY, _NORM = 0, 8, 9
+_LEARNING_RATE, _APPLY, _NORM = map(FACTOR_NAMES.index, ("learning_rate", "apply", "norm"))
 
 
 class StepResult:

@@ -13,14 +13,13 @@ import numpy as np
 
 from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.interp import Observer
+from ostinato.ir.training import SEED, SETTINGS, STEP
 from ostinato.ir.types import Array
-from ostinato.runtime.training.executable import STEP, TrainExecutable
+from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.runtime.training.optimizer import Optimizer
 from ostinato.runtime.training.results import StepResult
 
 __all__ = ["TrainStep"]
-
-SETTINGS, SEED = "settings", "seed"
 
 
 class TrainStep(TrainExecutable):

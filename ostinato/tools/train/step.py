@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ostinato.frontend.model import Model
+from ostinato.ir.training import COUNTER
 from ostinato.ir.types import Array
-from ostinato.runtime.training.executable import COUNTER
 from ostinato.runtime.training.optimizer import Optimizer
 from ostinato.runtime.training.results import StepResult
 from ostinato.runtime.training.step import TrainStep
