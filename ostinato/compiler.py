@@ -155,10 +155,20 @@ class Lowered:
         """Every node that only moves bytes, with the line that needs it and why no row takes the bytes as they lie."""
         return copies_of(self.graph, self.target)
 
-    def fit_entry(self, settings: PlanSettings = DEFAULT_SETTINGS) -> tuple[Graph, EntryPlan]:
-        """The plan of this graph alone, not yet part of a program, and the graph it is the plan of: with clones where a limit of memory asks for them."""
-        options = self.report.options
-        return fit_entry(self.graph, self.target, name=self.name, dims=self.dims, options=options, settings=settings)
+    def fit_entry(self, settings: PlanSettings = DEFAULT_SETTINGS, *, thorough: bool = True) -> tuple[Graph, EntryPlan]:
+        """The plan of this graph alone, not yet part of a program, and the graph it is the plan of: with clones where a limit of memory asks for them.
+
+        Without `thorough` nobody looks for the smallest plan there is where none fits, to say so.
+        """
+        return fit_entry(
+            self.graph,
+            self.target,
+            name=self.name,
+            dims=self.dims,
+            options=self.report.options,
+            settings=settings,
+            thorough=thorough,
+        )
 
     def plan(self, memory_limit: int | str | None = None) -> Planned:
         """Plans the bytes. `memory_limit` is the most that the arena may take, in bytes or as a text like "512M": what does not fit is computed again.

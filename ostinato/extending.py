@@ -5,8 +5,8 @@
     with ost.extend(operators=[SOFTEN], rows=[SOFTEN_GPU], kernels={"mine/soften": SOURCE}):
         ...
 
-An operator is its schema with a rule and a numpy reference (`define`); that much runs, on the host by its reference. With a derivative it is trained through.
-A row with a kernel makes it run on GPUs, where it is compiled, validated against the reference and planned like ours. docs/extend.md shows all of it. Nothing of
+An operator is its schema with a rule and a numpy reference (`define`); that much runs, on the host by its reference. With a derivative it is trained through. A
+row with a kernel makes it run on GPUs, where it is compiled, validated against the reference and planned like ours. docs/extend.md shows all of it. Nothing of
 the library changes: what was added is known to this process until `remove()`, or the end of the `with` block. What was compiled meanwhile keeps what it needs,
 and runs on.
 """

@@ -17,7 +17,7 @@ from ostinato.compiler import Lowered, Passes, Planned, Traced, open_device, ope
 from ostinato.frontend.model import Model
 from ostinato.frontend.source import CheckpointSource
 from ostinato.frontend.training import TrainingShape, trace_training
-from ostinato.ir.checks import integer, shown
+from ostinato.ir.checks import boolean, instance, integer, shown
 from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.precision import PrecisionPolicy
@@ -38,7 +38,7 @@ from ostinato.runtime.executable import load_program
 from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.program import Program
 from ostinato.runtime.training.executable import TrainOptions
-from ostinato.runtime.training.optimizer import AdamW, Optimizer
+from ostinato.runtime.training.optimizer import SGD, AdamW, Optimizer
 from ostinato.runtime.training.step import TrainStep
 from ostinato.runtime.weights import Progress
 
@@ -57,8 +57,22 @@ class Recipe:
     optimizer: Optimizer | None = field(default_factory=AdamW)
     precision: str | PrecisionPolicy = "auto"
     dropout: float = 0.0
-    frozen: tuple[str, ...] = ()
+    frozen: Sequence[str] = ()
     keep_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for an argument of another type."""
+        instance(self.shape, TrainingShape, "shape")
+        given: object = self.optimizer  # callers are not type-checked
+        if given is not None and not isinstance(given, AdamW | SGD):
+            raise ConfigError(
+                f"optimizer is {shown(given)}", hint="give ostinato.AdamW(...), ostinato.SGD(...) or None"
+            )
+        patterns: object = self.frozen
+        if not isinstance(patterns, list | tuple) or not all(isinstance(item, str) for item in patterns):
+            raise ConfigError(f"frozen is {shown(patterns)}", hint='give a list of patterns like ["model.embed*"]')
+        object.__setattr__(self, "frozen", tuple(patterns))
+        boolean(self.keep_gradients, "keep_gradients")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ def train_step(
     chunks: int | None = None,
     precision: str | PrecisionPolicy = "auto",
     dropout: float = 0.0,
-    frozen: Iterable[str] = (),
+    frozen: Sequence[str] = (),
     keep_gradients: bool = False,
     memory_limit: int | str | None = None,
     device: str | Device = "auto",
@@ -191,7 +205,7 @@ def train_step(
     opened = open_device(device, threads, isa)
     settle_route(opened, mode, on_fallback, capture)  # refuses before anything is planned
     shape = TrainingShape(*batch, micro_batches, chunks)
-    recipe = Recipe(shape, optimizer, precision, dropout, tuple(frozen), keep_gradients)
+    recipe = Recipe(shape, optimizer, precision, dropout, frozen, keep_gradients)
     planned = plan_training(
         model,
         recipe,
@@ -241,9 +255,12 @@ def plan_training(
 ) -> PlannedTraining:
     """Traces, lowers, plans and proves a step for a target, that of the CPU by default. Nothing is allocated on a device.
 
-    `memory_limit` is the most that activations and gradients may take (the arena), in bytes or as a text like "512M": values are computed again where that costs
-    least, and where that is not enough the head is cut into pieces as well, unless their number is given. Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the
-    tensors at the peak with their lines; and what tracing, lowering and planning raise. With `mode` "guarded" guards lie between the tensors.
+    `memory_limit` is the most that activations and gradients may take (the arena), in bytes or as a text like "512M": values are computed again where that
+    costs least, and where that is not enough the head is cut into pieces as well, unless their number is given. With `mode` "guarded" guards lie between the
+    tensors.
+
+    Raises `CapacityError` for a limit that no plan found keeps: how many bytes are missing, and the tensors at the peak with their lines; and what tracing,
+    lowering and planning raise.
     """
     opened, settings = open_model(model), plan_settings(memory_limit, mode=mode)
     wanted = open_device("cpu").target if target is None else target
@@ -270,7 +287,7 @@ def _fitted(
         step, made = lowered(recipe)
         return step, made, *made.fit_entry(settings)
     numbers = [1 << power for power in range(MOST_CHUNKS.bit_length()) if 1 << power <= shape.tokens]
-    short: list[CapacityError] = []
+    short: list[tuple[int, int, TracedTraining, Lowered]] = []
     before: int | None = None  # what the hungriest step took by itself, in fewer pieces
     for number in numbers:
         step, made = lowered(replace(recipe, shape=replace(shape, chunks=number)))
@@ -279,12 +296,13 @@ def _fitted(
         if least > limit and falls and number != numbers[-1]:
             continue
         try:
-            return step, made, *made.fit_entry(settings)
+            return step, made, *made.fit_entry(settings, thorough=False)
         except CapacityError as error:
-            short.append(error)
+            short.append((error.missing_bytes or 0, number, step, made))
         if not falls:
             break
-    raise min(short, key=lambda error: error.missing_bytes or 0)
+    *_, step, made = min(short, key=lambda tried: tried[:2])
+    return step, made, *made.fit_entry(settings)
 
 
 def _updates(optimizer: Optimizer) -> Updates:

@@ -1,7 +1,7 @@
 """The memory of a training step: what plans take against what none can go below, and what a limit costs, by plan and by the clock.
 
     python -m benchmarks.training.memory plans [--steps S:4x128:f32:host,Q:1x512:bf16:sm_90,D:1x512:bf16:sm_90] [--parts 80,60,50] [--json FILE]
-    python -m benchmarks.training.memory steps [--device cpu|cuda] [--model S] [--batch 4] [--sequence 128] [--chunks 16] [--layers 0,3,6] [--json FILE]
+    python -m benchmarks.training.memory steps [--device cpu|cuda] [--model S] [--batch 4] [--sequence 128] [--chunks 4] [--layers 0,3,6] [--json FILE]
 
 `plans` needs neither weights nor a device: every model is an outline. Per step: nodes, arena and its bound (the most bytes alive at a step, or a clique that
 proves more), whether the placement is proven to be as small as can be, bytes saved for the backward, and seconds from the trace to the proven plan; below it
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--chunks", type=int, default=16, help="pieces of our head, in all rows")
+    parser.add_argument("--chunks", type=int, default=4, help="pieces of our head, in all rows")
     parser.add_argument("--layers", default="0,3,6", help="of torch, checkpointed")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)

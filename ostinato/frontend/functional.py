@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ostinato.frontend.trace import Tensor
 from ostinato.ir.errors import ShapeError
+from ostinato.ir.types import DType
 
 __all__ = [
     "add_at_tokens",

@@ -16,17 +16,17 @@ from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.layers import ModelInputs, Project
 from ostinato.frontend.model import Model
 from ostinato.frontend.trace import GraphBuilder, Tensor
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import integer, real
 from ostinato.ir.errors import BoundsError, ConfigError, ShapeError
 from ostinato.ir.graph import Graph
 from ostinato.ir.precision import EVERY_PROJECTION, PrecisionPolicy, precision_policy
-from ostinato.ir.training import COUNTER, LOSS, SEED, TRAIN
+from ostinato.ir.training import CHUNK, COUNTER, LOSS, MICRO, SEED, TRAIN
 from ostinato.ir.types import DType, TensorType
 
-__all__ = ["CHUNK", "MICRO", "TrainingShape", "trace_training"]
+__all__ = ["TrainingShape", "trace_training"]
 
-MICRO, CHUNK = "micro", "chunk"
-"""Scopes of a micro-batch and of a piece of the head, each with its number behind it."""
+_MOST_TOKENS = 1 << 24
+"""Tokens of one step: more have no activations that a memory holds, and their places alone would fill the host's."""
 _JOINED = 8
 """Tensors that one concat takes."""
 
@@ -36,7 +36,8 @@ class TrainingShape:
     """How much one step takes: `batch` sequences of `sequence` tokens, in `micro_batches` of equal size, the head of each in `chunks` pieces of tokens; None
     leaves their number to whoever plans within a limit of memory, and is one piece here.
 
-    Raises `ConfigError` for numbers below 1, `ShapeError` for micro-batches that do not share the batch out, `BoundsError` for more chunks than tokens.
+    Raises `ConfigError` for numbers below 1, `ShapeError` for micro-batches that do not share the batch out, `BoundsError` for more chunks than tokens and
+    for more tokens than a step takes.
     """
 
     batch: int
@@ -47,6 +48,11 @@ class TrainingShape:
     def __post_init__(self) -> None:
         for name in ("batch", "sequence", "micro_batches", *(() if self.chunks is None else ("chunks",))):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=1))
+        if self.batch * self.sequence > _MOST_TOKENS:
+            raise BoundsError(
+                f"a batch of {self.batch} sequences of {self.sequence} tokens, a step takes {_MOST_TOKENS} tokens at most",
+                hint="take a smaller batch",
+            )
         if self.batch % self.micro_batches:
             raise ShapeError(
                 f"{self.micro_batches} micro-batches do not share out a batch of {self.batch} sequences",
@@ -92,7 +98,8 @@ def trace_training(
     function = model.family.function
     if function is None:
         raise ConfigError(f"{model.family.name} is a family of encoders: it gives no logits", hint="train a decoder")
-    if not 0.0 <= dropout < 1.0:
+    dropout = real(dropout, "dropout")
+    if not (0.0 <= dropout < 1.0 and np.float32(dropout) < 1):
         raise ConfigError(
             f"dropout is {dropout}", hint="give the share of elements that become zero, from 0 to below 1"
         )
@@ -147,14 +154,13 @@ def _micro_batch(
     if config.depends_on_length:
         length = builder.constant("rotary_length", np.full(counted.shape, shape.sequence, np.int32), ("B", "T"))
     weights = model.weights(builder, precision)
-
     narrow = _narrows_attention(precision_policy(model.precision(precision)))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         del layer
         heads = [F.cast(x, DType.BF16) for x in (q, k, v)] if narrow else [q, k, v]
-        scoring = {"scale": config.score_scale, "window": window, "soft_cap": soft_cap}
-        y = F.attention_causal(*heads, **scoring, name="attention")
+        scale = config.score_scale
+        y = F.attention_causal(*heads, scale=scale, window=window, soft_cap=soft_cap, name="attention")
         return F.cast(y, DType.F32) if narrow else y
 
     def head(x: Tensor, logits: Project) -> Tensor:

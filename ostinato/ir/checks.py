@@ -11,16 +11,18 @@ import numbers
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from types import UnionType
 from typing import TypeVar
 
 from ostinato.ir.errors import ConfigError, OstinatoError
 
-__all__ = ["boolean", "byte_count", "instance", "integer", "integers", "is_integer", "real", "shown"]
+__all__ = ["boolean", "byte_count", "instance", "integer", "integers", "is_integer", "real", "several", "shown"]
 
 _T = TypeVar("_T")
 
 _BYTE_COUNT = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 
+_SHORT = 200
 _WIDEST = 128
 """Bits of the largest integer that is one: addresses, sizes and seeds have 64, and products of sizes still have a text."""
 
@@ -99,6 +101,14 @@ def integers(
     if not isinstance(values, Iterable) or isinstance(values, str | bytes) or getattr(values, "ndim", 1) != 1:
         raise error(f"{what} is {values!r} of type {type(values).__name__}, expected a list of integers")
     return tuple(integer(item, f"{what}[{index}]", low=low, error=error) for index, item in enumerate(values))
+
+
+def several(values: object, kind: type[_T] | UnionType, what: str) -> tuple[_T, ...]:
+    """The items of a collection; raises `ConfigError`, naming `what`, for a text, which is a collection of letters, and for items of another kind."""
+    items = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else None
+    if items is None or not all(isinstance(item, kind) for item in items):
+        raise ConfigError(f"expected a list of {what}, found {shown(values)[:_SHORT]}")
+    return items
 
 
 def real(value: object, what: str, *, error: type[OstinatoError] = ConfigError) -> float:

@@ -1,14 +1,16 @@
-"""What the stages of a training step call it and its values: tracing and differentiation give these names, and the planner's report and the runtime go by them."""
+"""What the stages of a training step call it and its parts: tracing and differentiation give these names, the planner's report and the runtime go by them."""
 
 from __future__ import annotations
 
 __all__ = [
     "BACKWARD_PREFIX",
+    "CHUNK",
     "COUNTER",
     "FACTORS",
     "GRADIENT_PREFIX",
     "LOSS",
     "MASTER_PREFIX",
+    "MICRO",
     "SEED",
     "SETTINGS",
     "STEP",
@@ -36,6 +38,9 @@ MASTER_PREFIX = "master."
 
 BACKWARD_PREFIX = "d."
 """In front of the name of a forward node: those that its derivative adds."""
+
+MICRO, CHUNK = "micro", "chunk"
+"""Scopes of a micro-batch and of a piece of the head, each with its number behind it."""
 
 
 def is_backward(node: str) -> bool:

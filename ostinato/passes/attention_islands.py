@@ -18,6 +18,7 @@ _KEYS_TURNED = (0, 2, 3, 1)
 """Of [B,T,H,D], as [B,H,D,T]."""
 _LAST_SWAPPED = (0, 1, 3, 2)
 _SOFTMAX = ("softmax", "causal_softmax")
+_PRODUCTS = ("matmul", "matmul_add")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def find_islands(graph: Graph) -> Iterator[Island | Left]:
     for node in graph.nodes:
         if node.op in _SOFTMAX:
             scores = graph.producers.get(node.operands[0] or "")
-            contexts = [user for user in graph.users.get(node.name, ()) if user.op == "matmul"]
+            contexts = [user for user in graph.users.get(node.name, ()) if user.op in _PRODUCTS]
             if scores is not None and scores.op == "matmul" and contexts:
                 yield _island(graph, scores, node, contexts)
 
@@ -70,6 +71,8 @@ def _island(graph: Graph, scores: Node, softmax: Node, contexts: list[Node]) -> 
     if len(contexts) > 1:
         return Left(softmax, f"its probabilities go into {len(contexts)} products")
     (context,) = contexts
+    if context.op != "matmul":
+        return Left(softmax, "its context is added to something")
     rank = softmax.results[0].type.rank
     if rank != 4:
         return Left(softmax, f"heads must be an axis of [B,H,T,D], found scores of {rank} axes")

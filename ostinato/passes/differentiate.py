@@ -227,7 +227,7 @@ class _Behind:
 
     @property
     def attrs(self) -> Mapping[str, Attr]:
-        return self.node.attrs
+        return OP[self.op].attributes(self.node.attrs)
 
     def has(self, operand: int) -> bool:
         return operand < len(self.node.operands) and self.node.operands[operand] is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ostinato.ir.graph import Graph, Node
+from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
@@ -86,7 +87,7 @@ def _rotated(graph: Graph, attention: Node, index: Mapping[str, int]) -> _Fusion
     if first != x.shape[-1] or any(index.get(name or "", -1) > index[place.name] for name in (joint, *tables)):
         return None
     q, k, v = (cast.results[0] for cast in made)
-    attrs = {
+    attrs: dict[str, Attr] = {
         "heads": q.type.static_shape[-2],
         "groups": k.type.static_shape[-2],
         "dtype": result_dtype(x, q.type),

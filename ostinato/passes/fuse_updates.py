@@ -15,7 +15,7 @@ from ostinato.ir.ops.optimizer_group import MOST_UPDATES, PARTS
 from ostinato.ir.target import Target
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import new_node, replace_nodes
+from ostinato.passes.rewrite import new_node, overwritten_values, replace_nodes
 
 __all__ = ["FuseUpdates"]
 
@@ -47,12 +47,13 @@ class FuseUpdates:
         return replace_nodes(graph, replaced, {})
 
     def _small(self, graph: Graph) -> list[list[Node]]:
-        """Updates that may share a group, in program order; nobody reads what they make."""
+        """Updates that may share a group, in program order: nobody reads what they make, and their gradients stay what they are until the group has come."""
+        overwritten = overwritten_values(graph)
         found: dict[Hashable, list[Node]] = {}
         for node in graph.nodes:
             if node.op != "adamw" or len(node.operands) != PARTS + 1:
                 continue
-            if any(value.name in graph.users for value in node.results):
+            if any(value.name in graph.users for value in node.results) or node.operands[1] in overwritten:
                 continue
             gradient, first, second = (graph.types[name or ""] for name in node.operands[1:PARTS])
             if gradient.nbytes <= self.largest:

@@ -18,12 +18,12 @@ from typing import Final
 
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP
-from ostinato.ir.training import is_backward
+from ostinato.ir.training import CHUNK, MICRO, is_backward
 
 __all__ = ["in_training_order"]
 
-_MICRO: Final = re.compile(r"(?:^|\.)micro(\d+)(?:\.|$)")
-_CHUNK: Final = re.compile(r"(?:^|\.)chunk(\d+)(?:\.|$)")
+_MICRO: Final = re.compile(rf"(?:^|\.){MICRO}(\d+)(?:\.|$)")
+_CHUNK: Final = re.compile(rf"(?:^|\.){CHUNK}(\d+)(?:\.|$)")
 _FIRST: Final = -(2**62)
 Rank = tuple[int, int, int, int]
 

@@ -1,8 +1,9 @@
 """What runs update, read and written by name from the host: parameters by the names that their tensors have in the checkpoint, other state by its own name.
 
 A tensor may lie in several slots: a float32 master and a mirror in bf16, rows of a concatenated projection. It is read from the widest of them and written to
-all, each in its own dtype, so that they stay one truth. Rows that are in none of them, because they are frozen, are the checkpoint's. Values are those that the steps compute with: where loading adds a number to what is stored, it is in
-them, and what was read is written back bit for bit. All of a write is checked before the first byte changes.
+all, each in its own dtype, so that they stay one truth. Rows that are in none of them, because they are frozen, are the checkpoint's. Values are those that the
+steps compute with: where loading adds a number to what is stored, it is in them, and what was read is written back bit for bit. All of a write is checked
+before the first byte changes.
 
 The reference mode keeps its state in numpy; it is read and written the same way.
 """
@@ -103,7 +104,8 @@ class ProgramState:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Gives names new values: numpy, torch CPU or DLPack arrays of the shapes that `read` gives. Tensors may be f32, f16 or bf16 and are converted as they
-        are when loading; state has its own dtype. Frozen rows of a tensor must be as they are. Raises `InputError`, `ShapeError`, `DTypeError` or `LayoutError` naming the value before anything changed."""
+        are when loading; state has its own dtype. Frozen rows of a tensor must be as they are. Raises `InputError`, `ShapeError`, `DTypeError` or `LayoutError`
+        naming the value before anything changed."""
         if not isinstance(values, Mapping):
             raise InputError(f"values are a {type(values).__name__}", hint="give arrays by name")
         checked = {name: self._checked(name, value) for name, value in values.items()}

@@ -37,12 +37,15 @@ def lowered(config: Config, target: Target = GPU, **levels: str) -> Graph:
 
 
 def test_many_rows_go_to_the_vendor() -> None:
-    """Parts of q, k and v whose readers take no strided heads; gate and up as one, of which SwiGLU reads columns."""
+    """q, k and v as one, of which rotations and attention read columns, and gate and up as one, of which SwiGLU does."""
     graph = lowered(WIDE)
-    assert products(graph) == [("linear", "hip_vendor")] * 6 + [("linear", "hip_few_rows")]
+    assert products(graph) == [("linear", "hip_vendor")] * 4 + [("linear", "hip_few_rows")]
     joint = graph.producers["layers.0.swiglu.gate_up"]
     assert joint.operands[1:] == ("layers.0.gate_proj_up_proj.weight",)
     assert [node.op for node in graph.users[joint.name]] == ["slice", "slice"]
+    joint = graph.producers["layers.0.q_proj_k_proj_v_proj"]
+    assert [node.op for node in graph.users[joint.name]] == ["slice", "slice", "slice"]
+    assert "contiguous" not in [node.op for node in graph.nodes]
     few = [op for op, _ in products(lowered(FEW))]
     assert few == ["linear_split", "linear", "linear_swiglu", "linear", "linear"]
 

@@ -54,6 +54,10 @@ class FakeStep:
     def optimizer_state(self) -> Mapping[str, Array]:
         return {**{name: value.copy() for name, value in self._first.items()}, "step": self._step.copy()}
 
+    @property
+    def computed_by(self) -> Mapping[str, str]:
+        return {"rows": f"those of a step of {len(self._parameters)} parameters"}
+
     def load(self, parameters: Mapping[str, Array], state: Mapping[str, Array]) -> None:
         self._parameters = {name: value.copy() for name, value in parameters.items()}
         self._first = {name: value.copy() for name, value in state.items() if name != "step"}

@@ -30,6 +30,7 @@ def snapshot(step: int, **changes: Any) -> Snapshot:
         "seed": 11,
         "data": {"epoch": step // 8, "batch": step % 8, "identity": "some tokens"},
         "configs": {"model": {"hidden_size": 3, "rope_theta": 1e4}, "precision": "f32"},
+        "computed_by": {"graph": "a", "rows": "b"},
     }
     return Snapshot(**{**values, **changes})
 
@@ -43,5 +44,5 @@ def same(left: Snapshot, right: Snapshot) -> bool:
             a, b = one[name], other[name]
             if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
                 return False
-    told = [(s.step, dict(s.optimizer), s.seed, s.data, dict(s.configs)) for s in (left, right)]
+    told = [(s.step, dict(s.optimizer), s.seed, s.data, dict(s.configs), dict(s.computed_by)) for s in (left, right)]
     return told[0] == told[1]

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -252,6 +253,18 @@ def test_foreign_records_are_refused(tmp_path: Path) -> None:
         forged(other, **changes)
         with pytest.raises(error, match=told):
             read_checkpoint(other)
+
+
+def test_going_on_with_other_kernels_is_told_and_not_refused(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(snapshot(7))
+    with pytest.warns(RuntimeWarning, match="last bits .* may differ .*: rows: expected 'c', found 'b'"):
+        found = checkpoints.load(snapshot(0, computed_by={"graph": "a", "rows": "c"}))
+    assert found is not None
+    assert same(found, snapshot(7))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert checkpoints.load(snapshot(0)) is not None
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_every_difference_told(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Training:
 
     def snapshot(self) -> Snapshot:
         parameters, state = self.step.parameters(), self.step.optimizer_state()
-        return Snapshot(self.done, parameters, state, self.optimizer.described(), seed=5, data=self.data.state())
+        described, by = self.optimizer.described(), self.step.computed_by
+        return Snapshot(self.done, parameters, state, described, seed=5, data=self.data.state(), computed_by=by)
 
     def restore(self) -> None:
         found = self.checkpoints.load(self.snapshot())
@@ -91,6 +92,16 @@ def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(optimizer: Optimize
     one, other = (run.checkpoints.save(run.snapshot()) for run in (whole, second))
     for name in ("checkpoint.json", "parameters.safetensors", "state.safetensors"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_step_says_what_its_last_bits_depend_on(tmp_path: Path) -> None:
+    model = new_model(tmp_path / "model", SMALL, seed=1)
+    options: dict[str, Any] = {"batch": (2, 8), "device": "cpu", "threads": 1, "mode": "planned"}
+    plain, again = (train_step(model, **options).computed_by for _ in range(2))
+    assert plain == again
+    assert set(plain) == {"graph", "rows", "isa"}
+    other = train_step(model, **options, levels={"silu": "reference", "swiglu": "reference"}).computed_by
+    assert plain["rows"] != other["rows"]
 
 
 CONFIG = """

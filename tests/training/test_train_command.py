@@ -203,6 +203,7 @@ def test_a_run_is_not_begun_over_another_one(config: Path, capsys: pytest.Captur
         ("the quick", "a quick", "data.identity"),
         ("batch = 2", "batch = 3", "data.identity"),
         ("steps = 12", "steps = 12\ndropout = 0.5", "configs.train.dropout: expected 0.5, found 0.0"),
+        ("steps = 12", 'steps = 12\nfrozen = ["lm_head*"]', "configs.train.frozen: expected ['lm_head*'], found []"),
         ("steps = 12", "steps = 12\nseed = 8", "seed: expected 8, found 0"),
         ("steps = 12", 'steps = 12\non_nan = "skip"', "configs.train.on_nan"),
     ],

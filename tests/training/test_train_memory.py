@@ -12,10 +12,12 @@ import pytest
 import ostinato as ost
 from ostinato.backend_hip.device import HostBuffer, HostDevice
 from ostinato.frontend.training import TrainingShape
+from ostinato.ir.errors import CapacityError
 from ostinato.ir.step import REGION_KINDS, Region
 from ostinato.ir.types import Array
 from ostinato.planner.memory_report import memory_answer
 from ostinato.planner.problem import align_up
+from ostinato.planner.recompute.fit import least_arena
 from ostinato.training import PlannedTraining, Recipe, plan_training
 from tests.training.steps import state_of
 from tests.training.tiny import BATCH, LENGTH, batch, checkpoint, make
@@ -118,20 +120,27 @@ def test_sixty_percent_of_the_arena_gives_the_same_bits(chunks: int, deep: Path)
     assert (answer.parameters, answer.optimizer_state) == (whole.parameters, whole.optimizer_state)
 
 
-def test_a_limit_makes_the_logits_piece_by_piece_unless_their_number_is_given(deep: Path) -> None:
-    free = _deep(deep)
-    limit = int(free.memory.arena * 0.85)
-    pieces, whole = _deep(deep, memory_limit=limit), _deep(deep, memory_limit=limit, chunks=1)
-    assert any("chunk1" in step.node for step in pieces.plan.steps)
-    assert not any("chunk" in step.node for step in whole.plan.steps)
-    assert max(pieces.memory.arena, whole.memory.arena) <= limit
+def test_the_head_is_cut_into_pieces_where_computing_again_is_not_enough(tmp_path: Path) -> None:
+    """Every piece reads and writes the gradient of the head, which costs more than a few activations."""
+    folder = checkpoint("llama", tmp_path, vocab_size=512)
+    options: dict[str, Any] = {"optimizer": ost.AdamW(lr=3e-3)}
+    free = _deep(folder, **options)
+    least = least_arena(free.program.graphs["train"], free.program.target)
+    limit = (least + free.memory.arena) // 2
+    near, below = _deep(folder, memory_limit=limit, **options), _deep(folder, memory_limit=least - 256, **options)
+    assert not any("chunk" in step.node for step in near.plan.steps)
+    assert any("chunk1" in step.node for step in below.plan.steps)
+    assert not any("chunk8" in step.node for step in below.plan.steps)
+    assert below.memory.arena < least <= near.memory.arena <= limit
     losses, states = _learn(free, 4)
-    assert _learn(whole, 4) == (losses, states)
-    found, theirs = _learn(pieces, 4)
+    assert _learn(near, 4) == (losses, states)
+    found, theirs = _learn(below, 4)
     assert found == pytest.approx(losses, rel=1e-5)
     for name, values in free.parameters().items():
-        np.testing.assert_allclose(pieces.read_state(name), values, 1e-4, 1e-4, err_msg=name)
+        np.testing.assert_allclose(below.read_state(name), values, 1e-4, 1e-4, err_msg=name)
     assert theirs.keys() == states.keys()
+    with pytest.raises(CapacityError, match="no plan needs less"):
+        _deep(folder, memory_limit=least - 256, chunks=1, **options)
 
 
 def test_pieces_of_the_head_are_done_one_after_the_other(deep: Path) -> None:

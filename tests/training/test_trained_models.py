@@ -11,6 +11,7 @@ import pytest
 
 import ostinato as ost
 from ostinato.ir.types import Array
+from ostinato.tools.cli import main
 from tests.frontend.make_checkpoints import random_model, small_config, write_hf_checkpoint
 
 BATCH, LENGTH, VOCABULARY = 2, 7, 40
@@ -108,6 +109,41 @@ def test_what_is_frozen_is_exported_as_it_was(family: str, frozen: tuple[str, ..
         assert rows[0]
         assert np.array_equal(rows, np.arange(len(rows)) < rows.sum()), "the first rows are frozen, the others are not"
     assert loss_of(logits_of(tmp_path / "new")) == pytest.approx(step(*batch(2)).loss, rel=3e-5)
+
+
+RUN = """
+[model.new]
+config = { model_type = "llama", hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 1, max_position_embeddings = 64 }
+
+[data]
+stdlib = 6000
+sequence = 8
+batch = 2
+
+[train]
+steps = 2
+folder = "out"
+device = "cpu"
+threads = 1
+frozen = [FROZEN]
+"""
+
+
+def run(config: Path, frozen: str) -> int:
+    config.write_text(RUN.replace("FROZEN", frozen))
+    with pytest.raises(SystemExit) as caught:
+        main(["train", str(config), "--json"])
+    return int(caught.value.code or 0)
+
+
+def test_a_configuration_freezes_by_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    assert run(config, '"model.layers.*.input*", "modle.norm*"') == 2
+    assert "no weight is called like modle.norm*" in capsys.readouterr().out
+    assert run(config, '"model.embed*", "*norm*"') == 0
+    old, new = (tensors_of(tmp_path / "out" / name) for name in ("initial", "model"))
+    same = {name for name in old if np.array_equal(old[name], new[name])}
+    assert same == {name for name in old if "embed" in name or "norm" in name}
 
 
 @pytest.mark.parity

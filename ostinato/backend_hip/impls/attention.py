@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason, fixed, need_dtype, number
+from ostinato.backend_hip.impls.common import FLOATS, HOST, all_of, first_reason, fixed, need_dtype, number, uncounted
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite, Impl, Level
 from ostinato.ir.types import DType
@@ -22,6 +22,7 @@ __all__ = [
     "head_width",
     "packed_accepts",
     "store_accepts",
+    "strides_of",
 ]
 
 _INDICES = (DType.I32,)
@@ -99,10 +100,6 @@ def dense_accepts(site: CallSite) -> str | None:
     )
 
 
-def _uncounted(site: CallSite) -> str | None:
-    return "the kernel has no valid-rows count, and the batch axis is only partly valid" if site.counted else None
-
-
 def contiguous_width(site: CallSite, index: int, name: str) -> str | None:
     """The reason when the elements of a head of an operand do not lie side by side."""
     strides = site.strides[index]
@@ -112,9 +109,9 @@ def contiguous_width(site: CallSite, index: int, name: str) -> str | None:
     return f"{name} must be contiguous along the head width, found strides {list(strides)}"
 
 
-def _dense_strides(site: CallSite) -> Iterator[int]:
-    """All strides of q, k and v but that of the head width."""
-    for seen in site.strides[:3]:
+def strides_of(site: CallSite, first: int = 0, count: int = 3) -> Iterator[int]:
+    """All strides of so many operands but that of the head width: of q, k and v unless others are given."""
+    for seen in site.strides[first : first + count]:
         assert seen is not None, "attention operands are never packed"
         yield from seen[:-1]
 
@@ -124,7 +121,7 @@ def _causal_params(site: CallSite) -> tuple[int | float, ...]:
     sizes = (batch, time, heads, site.operand(1).static_shape[2], width)
     dtypes = (number(site.operand(0)), number(site.results[0]))
     scoring = (site.real("scale"), site.integer("window"), site.real("soft_cap"))
-    return (*sizes, *scoring, *dtypes, *_dense_strides(site))
+    return (*sizes, *scoring, *dtypes, *strides_of(site))
 
 
 def bidirectional_accepts(site: CallSite) -> str | None:
@@ -139,7 +136,7 @@ def _bidirectional_params(site: CallSite) -> tuple[int | float, ...]:
     tokens, heads, width = site.operand(0).static_shape
     sizes = (tokens, heads, site.operand(1).static_shape[1], width, site.operand(4).static_shape[0])
     dtypes = (number(site.operand(0)), number(site.results[0]))
-    return (*sizes, site.real("scale"), *dtypes, *_dense_strides(site))
+    return (*sizes, site.real("scale"), *dtypes, *strides_of(site))
 
 
 ATTENTION_ROWS = (
@@ -174,7 +171,7 @@ ATTENTION_ROWS = (
         operands=("q", "k", "v", "y"),
         kernel=fixed("attention_causal"),
         params=_causal_params,
-        accepts=all_of(dense_accepts, _uncounted),
+        accepts=all_of(dense_accepts, uncounted),
         strided=frozenset({"q", "k", "v"}),
         layouts=(("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD"))),
     ),

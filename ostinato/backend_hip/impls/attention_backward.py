@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ostinato.backend_hip.impls.attention import dense_accepts
-from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes, uncounted
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, need_dtype, number
+from ostinato.backend_hip.impls.attention import MAX_WIDTH, contiguous_width, dense_accepts, strides_of
+from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, need_dtype, number, uncounted
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import NATURAL, CallSite
 from ostinato.ir.types import DType, TensorType
 
 __all__ = ["ATTENTION_BACKWARD_ROWS"]
 
-_MAX_WIDTH = 1024
 _MAX_BACKWARD_WIDTH = 512
 _CACHE_LINE = 64
 _INDICES = (DType.I32,)
@@ -32,24 +29,10 @@ def _dense(first: int, count: int, widest: int) -> Predicate:
             need_dtype("q", query, FLOATS),
             *(need_dtype(name, site.operand(index), (query.dtype,)) for index, name in names[1:]),
             f"the head width must be at most {widest}, found {width}" if too_wide else None,
-            *(_contiguous(site, index, name) for index, name in names),
+            *(contiguous_width(site, index, name) for index, name in names),
         )
 
     return accepts
-
-
-def _contiguous(site: CallSite, index: int, name: str) -> str | None:
-    strides = site.strides[index]
-    if strides is None or strides[-1] == 1 or site.operand(index).shape[-1] == 1:
-        return None
-    return f"{name} must be contiguous along the head width, found strides {list(strides)}"
-
-
-def _strides(site: CallSite, first: int, count: int) -> Iterator[int]:
-    """All strides of so many operands from q on but that of the head width."""
-    for seen in site.strides[first : first + count]:
-        assert seen is not None, "attention operands are never packed"
-        yield from seen[:-1]
 
 
 def _causal_sizes(query: TensorType, key: TensorType) -> tuple[int, ...]:
@@ -64,20 +47,20 @@ def _scoring(site: CallSite) -> tuple[int | float, ...]:
 def _saved_params(site: CallSite) -> tuple[int | float, ...]:
     q, k = site.operand(0), site.operand(1)
     dtypes = (number(q), number(site.results[0]))
-    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *_strides(site, 0, 3))
+    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *strides_of(site, 0, 3))
 
 
 def _log_sum_params(site: CallSite) -> tuple[int | float, ...]:
     """As of the form with values, whose strides nobody looks at."""
     q, k = site.operand(0), site.operand(1)
     dtypes = (number(q), number(site.results[0]))
-    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *_strides(site, 0, 2), *_strides(site, 1, 1))
+    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *strides_of(site, 0, 2), *strides_of(site, 1, 1))
 
 
 def _causal_params(site: CallSite) -> tuple[int | float, ...]:
     q, k, y = site.operand(1), site.operand(2), site.operand(4)
     dtypes = (number(q), number(y), number(site.results[0]))
-    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *_strides(site, 1, 3))
+    return (*_causal_sizes(q, k), *_scoring(site), *dtypes, *strides_of(site, 1, 3))
 
 
 def _bytes(*counts: int) -> int:
@@ -102,7 +85,7 @@ def _bidirectional_params(site: CallSite) -> tuple[int | float, ...]:
     tokens, heads, width = q.static_shape
     sizes = (tokens, heads, k.static_shape[1], width, site.operand(5).static_shape[0])
     dtypes = (number(q), number(site.results[0]))
-    return (*sizes, site.real("scale"), *dtypes, *_strides(site, 1, 3))
+    return (*sizes, site.real("scale"), *dtypes, *strides_of(site, 1, 3))
 
 
 def _bidirectional_workspace(site: CallSite) -> int:
@@ -149,7 +132,7 @@ ATTENTION_BACKWARD_ROWS = (
         "attention_log_sum",
         ("q", "k", "log_sum"),
         _log_sum_params,
-        all_of(_dense(0, 2, _MAX_WIDTH), uncounted),
+        all_of(_dense(0, 2, MAX_WIDTH), uncounted),
         layouts=_HEAD_MAJOR[:2],
         strided=frozenset({"q", "k"}),
     ),

@@ -14,15 +14,10 @@ from ostinato.ir.ops import OP
 from ostinato.ir.target import CallSite, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["backward_row", "operand_dtypes", "result_dtypes", "uncounted"]
+__all__ = ["backward_row", "operand_dtypes", "result_dtypes"]
 
 _F32 = (DType.F32,)
 Params = Callable[[CallSite], tuple[int | float, ...]]
-
-
-def uncounted(site: CallSite) -> str | None:
-    """The reason when only a part of the leading axis is valid."""
-    return "the kernel has no valid-rows count, and the leading axis is only partly valid" if site.counted else None
 
 
 def operand_dtypes(**allowed: Sequence[DType]) -> Predicate:

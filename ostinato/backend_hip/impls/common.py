@@ -36,6 +36,7 @@ __all__ = [
     "number",
     "row_step",
     "rows_and_width",
+    "uncounted",
     "without",
     "without_copy",
 ]
@@ -114,6 +115,11 @@ def foldable_count(inner: int = 1) -> Predicate:
         return f"the valid-rows count is of axis 0, the kernel's rows are axes 0 to {last} of {tensor}"
 
     return accepts
+
+
+def uncounted(site: CallSite) -> str | None:
+    """The reason when only a part of the leading axis is valid in a run."""
+    return "the kernel has no valid-rows count, and the leading axis is only partly valid" if site.counted else None
 
 
 def row_step(site: CallSite, index: int) -> int | None:

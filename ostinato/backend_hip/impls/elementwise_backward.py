@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes
-from ostinato.backend_hip.impls.common import FLOATS, all_of, number, row_step, rows_and_width
+from ostinato.backend_hip.impls.common import FLOATS, all_of, even_rows, number, row_step, rows_and_width
 from ostinato.backend_hip.impls.elementwise import same_dtype
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.activation import GELU_FORMS
@@ -55,16 +55,6 @@ def _one_dtype(site: CallSite) -> str | None:
     return None if gate is up else f"up must be {gate.value} like gate, found {up.value}"
 
 
-def _even(site: CallSite) -> str | None:
-    """Gate and up with contiguous rows at one distance of each other."""
-    for index, name in ((1, "gate"), (2, "up")):
-        if row_step(site, index) is None:
-            strides = list(site.strides[index] or ())
-            found = f"{site.operand(index)} with strides {strides}"
-            return f"{name} must have contiguous rows at one distance, found {found}"
-    return None
-
-
 _SWIGLU = ("gradient", "gate", "up", "gate_gradient", "up_gradient")
 
 
@@ -73,7 +63,7 @@ def _accumulate_params(site: CallSite) -> tuple[int, ...]:
 
 
 def _dropout_params(site: CallSite) -> tuple[int | float, ...]:
-    """Elements, dtype, the least word that stays, the stream, and what is multiplied by."""
+    """Elements, dtype, the least word that stays, the place, and what is multiplied by."""
     x, rate = site.operand(0), site.real("rate")
     return (x.elements, number(x), threshold(rate), site.integer("place"), float(kept_factor(rate)))
 
@@ -93,7 +83,7 @@ ELEMENTWISE_BACKWARD_ROWS = (
         "swiglu_backward",
         _SWIGLU,
         _swiglu_params,
-        all_of(operand_dtypes(gate=FLOATS, up=FLOATS), _one_dtype, result_dtypes(), _even),
+        all_of(operand_dtypes(gate=FLOATS, up=FLOATS), _one_dtype, result_dtypes(), even_rows("gate", "up")),
         name="host_convert",
         strided=frozenset({"gate", "up"}),
         priority=-1,

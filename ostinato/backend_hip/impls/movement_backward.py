@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes, uncounted
-from ostinato.backend_hip.impls.common import all_of, flat, number
+from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes
+from ostinato.backend_hip.impls.common import all_of, flat, number, uncounted
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes, uncounted
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, flat, number, without_copy
+from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes
+from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, flat, number, uncounted, without_copy
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType

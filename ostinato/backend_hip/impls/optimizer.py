@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, uncounted
-from ostinato.backend_hip.impls.common import all_of, number
+from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes
+from ostinato.backend_hip.impls.common import all_of, number, uncounted
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.optimizer import SCHEDULES

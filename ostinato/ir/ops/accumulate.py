@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import SECOND, passed_on
 from ostinato.ir.ops.elementwise import SHAPES
 from ostinato.ir.ops.rules import (
@@ -18,7 +18,6 @@ from ostinato.ir.ops.rules import (
     define,
     join_axes,
     make_type,
-    nbytes,
     require_shape,
 )
 from ostinato.ir.ops.samplers import indices, invalid, normal, reals, valid
@@ -64,14 +63,6 @@ def _reference_squares(call: Arrays) -> tuple[Array, ...]:
 
 def _reference_squares_add(call: Arrays) -> tuple[Array, ...]:
     return _squares(call.wide(0), call.wide(1))
-
-
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A product and a sum an element of x, the last operand."""
-    del attrs
-    x = operands[-1]
-    assert x is not None
-    return Cost(2 * x.elements, nbytes(*operands, *results))
 
 
 def _samples_accumulate(rng: np.random.Generator) -> Iterator[Sample]:
@@ -142,7 +133,7 @@ SQUARE_SUM = define(
     _samples_squares,
     _SQUARES,
     extent="x",
-    cost=_cost,
+    cost=cost_per_element(2, operand=0),
     derivative=SECOND,
 )
 
@@ -157,7 +148,7 @@ SQUARE_SUM_ADD = define(
     _SQUARES,
     must_alias=((0, 0),),
     extent="x",
-    cost=_cost,
+    cost=cost_per_element(2, operand=1),
     derivative=SECOND,
 )
 

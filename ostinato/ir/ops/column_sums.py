@@ -5,22 +5,22 @@ The statistics of the rows come from the backward operator of the norm, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ostinato.ir.errors import DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.derivatives import GRADIENT, SECOND, upstream
 from ostinato.ir.ops.rules import (
     F32,
     FLOATS,
     Arrays,
     Site,
+    cost_per_element,
     define,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_shape,
 )
@@ -73,16 +73,6 @@ def _reference_rms(call: Arrays) -> tuple[Array, ...]:
 
 def _reference_layer(call: Arrays) -> tuple[Array, ...]:
     return _sums(call.wide(0) * (call.wide(1) - call.wide(2)[..., None]) * call.wide(3)[..., None])
-
-
-def _cost(flops: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
-    def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-        del attrs
-        gradient = operands[0]
-        assert gradient is not None
-        return Cost(flops * gradient.elements, nbytes(*operands, *results))
-
-    return cost
 
 
 def _samples_bias(rng: np.random.Generator) -> Iterator[Sample]:
@@ -142,7 +132,7 @@ BIAS_GRADIENT = define(
     _samples_bias,
     Tolerance(3e-5, 1e-5, "contract of bias_gradient: fp32 sums of short runs of rows, in ascending order"),
     extent="gradient",
-    cost=_cost(1),
+    cost=cost_per_element(1, operand=0),
     derivative=SECOND,
 )
 
@@ -156,7 +146,7 @@ RMS_NORM_GAIN_GRADIENT = define(
     _samples_gain(1),
     _GAIN,
     extent="gradient",
-    cost=_cost(3),
+    cost=cost_per_element(3, operand=0),
     derivative=SECOND,
 )
 
@@ -170,7 +160,7 @@ LAYER_NORM_GAIN_GRADIENT = define(
     _samples_gain(2),
     _GAIN,
     extent="gradient",
-    cost=_cost(4),
+    cost=cost_per_element(4, operand=0),
     derivative=SECOND,
 )
 

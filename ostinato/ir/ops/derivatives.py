@@ -1,5 +1,5 @@
 """What rules of derivatives share (`ir/derivative.py`): the reason that backward operators give instead of one, and how the schema of a backward operator reads
-its upstream gradient: float32 of a value's shape, with axis names that go with that value's.
+its upstream gradient (float32 of a value's shape, with axis names that go with that value's) and writes a gradient in a second dtype.
 """
 
 from __future__ import annotations
@@ -8,16 +8,21 @@ import math
 from collections.abc import Mapping
 
 from ostinato.ir.derivative import Gradients, NotDifferentiable
-from ostinato.ir.opdef import OperandSpec
-from ostinato.ir.ops.rules import F32, Shape, Site, join_axes, make_type, require_shape
+from ostinato.ir.errors import DTypeError
+from ostinato.ir.opdef import AttrSpec, OperandSpec
+from ostinato.ir.ops.rules import F32, FLOATS, Shape, Site, fail, join_axes, make_type, require_shape
 from ostinato.ir.types import DType, TensorType
 
 __all__ = [
     "CACHED",
     "CHOSEN",
+    "COPY_ATTR",
     "GRADIENT",
     "SECOND",
     "UPDATE",
+    "copies",
+    "dtype_of_f32",
+    "gradient_or_zeros",
     "in_dtype",
     "only_gradient",
     "passed_on",
@@ -41,6 +46,21 @@ CHOSEN = NotDifferentiable("it belongs to the choice of tokens; differentiate a 
 GRADIENT = OperandSpec("gradient", F32)
 """The gradient of a result of the forward operator."""
 
+COPY_ATTR = AttrSpec("copy", str, "")
+"""Dtype of a further result, the first one rounded to it, for those who read it so; "" where there is none."""
+
+
+def copies(site: Site, first: TensorType) -> tuple[TensorType, ...]:
+    """The further result that the `copy` attribute asks for of a first one of that type; raises `DTypeError` where that would be rounded a second time."""
+    text = site.text("copy")
+    if not text:
+        return ()
+    dtype = DType.parse(text)
+    if first.dtype is not DType.F32 or dtype not in FLOATS - F32:
+        found = f"{dtype.value} of {first.dtype.value}"
+        fail(DTypeError, site.op, "a copy of f32 in f16 or bf16", found, "a value is rounded once: leave dtype alone")
+    return (first.with_dtype(dtype),)
+
 
 def upstream(site: Site, gradient: int, value: int) -> TensorType:
     """Operand `gradient`, which belongs to operand `value`: of its shape. Returns it with the axis names that the two have together."""
@@ -54,6 +74,17 @@ def only_gradient(at: Gradients) -> str:
     gradient = at.gradient()
     assert gradient is not None, "a rule is called where the gradient of some result is there"
     return gradient
+
+
+def gradient_or_zeros(at: Gradients, result: int) -> str:
+    """The gradient of that result, zeros of its shape where nothing reads it."""
+    found = at.gradient(result)
+    return in_dtype(at, at.apply("fill", [at.result(result)], {"value": 0.0}), DType.F32) if found is None else found
+
+
+def dtype_of_f32(at: Gradients, source: str) -> str:
+    """The `dtype` attribute that makes a result float32 of an operator whose first operand is `source`, in its normal form."""
+    return "" if at.type(source).dtype is DType.F32 else DType.F32.value
 
 
 def in_dtype(at: Gradients, value: str, dtype: DType) -> str:

@@ -19,6 +19,7 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     fail,
     join_axes,
@@ -76,14 +77,6 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
 
 def _reference_add(call: Arrays) -> tuple[Array, ...]:
     return _added(call.op, call.wide(0), call.wide(1), call.operand(2))
-
-
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A sum for each element that comes back; the table is written once."""
-    del attrs
-    gradient = operands[0]
-    assert gradient is not None
-    return Cost(gradient.elements, nbytes(*operands, *results))
 
 
 def _cost_add(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
@@ -168,7 +161,7 @@ EMBEDDING_BACKWARD = define(
     attrs=(AttrSpec("rows", int),),
     extent="gradient",
     sizes=_sizes,
-    cost=_cost,
+    cost=cost_per_element(1, operand=0),
     derivative=SECOND,
 )
 

@@ -5,12 +5,12 @@ A pair of one token twice adds twice, in the order of the list, in float32, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.derivatives import CHOSEN
 from ostinato.ir.ops.rules import (
     F32,
@@ -18,10 +18,10 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_same_extent,
     require_shape,
@@ -56,14 +56,6 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(y[row], chosen, bias[row, : pairs[row]])
     return (y,)
-
-
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """An addition for each pair; logits are copied."""
-    del attrs
-    tokens = operands[1]
-    assert tokens is not None
-    return Cost(tokens.elements, nbytes(*operands, *results))
 
 
 def _call(
@@ -128,7 +120,7 @@ ADD_AT_TOKENS = define(
     _reference,
     _samples,
     Tolerance(0, 0, "references and kernels do the same float32 additions in the same order"),
-    cost=_cost,
+    cost=cost_per_element(1, operand=1),
     derivative=CHOSEN,
 )
 

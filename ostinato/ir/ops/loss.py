@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import only_gradient
 from ostinato.ir.ops.rules import (
     F32,
@@ -16,11 +16,11 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     fail,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_shape,
 )
@@ -73,13 +73,6 @@ def _gradients(at: Gradients) -> Mapping[int, str]:
     return {0: at.apply("cross_entropy_backward", (only_gradient(at), at.operand(0), at.operand(1)))}
 
 
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    logits = operands[0]
-    assert logits is not None
-    return Cost(4 * logits.elements, nbytes(*operands, *results))
-
-
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for rows, vocabulary in ((1, 1), (1, 100), (5, 33), (33, 257), (7, 31)):
         yield valid(normal((rows, vocabulary)), indices(rng.integers(0, vocabulary, rows)))
@@ -108,7 +101,7 @@ CROSS_ENTROPY = define(
     _samples,
     Tolerance(2e-5, 2e-5, "contract of cross_entropy: fp32 exponentials, float64 sums in ascending order"),
     extent="logits",
-    cost=_cost,
+    cost=cost_per_element(4, operand=0),
     derivative=_gradients,
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
-from ostinato.ir.ops.derivatives import in_dtype, only_gradient, reshaped
+from ostinato.ir.ops.derivatives import dtype_of_f32, in_dtype, only_gradient, reshaped
 from ostinato.ir.ops.elementwise import require_finite_factor
 from ostinato.ir.ops.rules import (
     DTYPE_ATTR,
@@ -216,9 +216,8 @@ def _called(at: Gradients, value: str, axis: int, name: str, other: int) -> str:
 
 
 def _multiplied(at: Gradients, pair: tuple[str, str], flags: tuple[bool, bool]) -> str:
-    dtype = "" if at.type(pair[0]).dtype is DType.F32 else DType.F32.value
     attrs: dict[str, Attr] = {"transpose_a": flags[0], "transpose_b": flags[1], "scale": at.attrs["scale"]}
-    return at.apply("matmul", pair, {**attrs, "dtype": dtype})
+    return at.apply("matmul", pair, {**attrs, "dtype": dtype_of_f32(at, pair[0])})
 
 
 _TOLERANCE = Tolerance(

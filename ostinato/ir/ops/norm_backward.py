@@ -7,27 +7,25 @@ and loses mean(h) as well. `addend` is the gradient that reaches x on another wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
-from ostinato.ir.ops.derivatives import GRADIENT, SECOND, upstream
+from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, Tolerance
+from ostinato.ir.ops.derivatives import COPY_ATTR, GRADIENT, SECOND, copies, upstream
 from ostinato.ir.ops.norm import EPS, GAIN, SIZES
 from ostinato.ir.ops.rules import (
-    COPY_ATTR,
     DTYPE_ATTR,
     F32,
     FLOATS,
     Arrays,
     Site,
-    copies,
+    cost_per_element,
     define,
     fail,
     join_axes,
     make_type,
-    nbytes,
     require_positive,
     require_rank,
     require_shape,
@@ -117,12 +115,6 @@ def _reference_l2(call: Arrays) -> tuple[Array, ...]:
     return (((gradient - unit * along) / divisor).astype(np.float32),)
 
 
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A square and a sum for the statistic, two products and a sum for the mean, four more for the result."""
-    del attrs
-    return Cost(9 * results[0].elements, nbytes(*operands, *results))
-
-
 def _samples_affine(rng: np.random.Generator) -> Iterator[Sample]:
     del rng
     for shape in SIZES:
@@ -203,7 +195,7 @@ RMS_NORM_BACKWARD = define(
     _samples_rms,
     TOLERANCE,
     attrs=(EPS, DTYPE_ATTR, COPY_ATTR),
-    cost=_cost,
+    cost=cost_per_element(9),
     derivative=SECOND,
 )
 
@@ -217,7 +209,7 @@ LAYER_NORM_BACKWARD = define(
     _samples_layer,
     Tolerance(3e-4, 3e-4, "that of rms_norm_backward, and the rounding of the mean"),
     attrs=(EPS, DTYPE_ATTR),
-    cost=_cost,
+    cost=cost_per_element(9),
     derivative=SECOND,
 )
 
@@ -231,7 +223,7 @@ L2_NORMALIZE_BACKWARD = define(
     _samples_l2,
     Tolerance(2e-5, 2e-5, "two fp32 sums a row, one square root"),
     attrs=(AttrSpec("eps", float, 1e-12),),
-    cost=_cost,
+    cost=cost_per_element(9),
     derivative=SECOND,
 )
 

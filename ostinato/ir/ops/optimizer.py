@@ -34,8 +34,8 @@ from ostinato.ir.types import Array, DType, TensorType
 
 __all__ = [
     "ADAMW",
-    "FACTOR_NAMES",
     "FACTORS_OPERAND",
+    "FACTOR_NAMES",
     "OPTIMIZER_FACTORS",
     "OPTIMIZER_OPS",
     "SCHEDULES",

@@ -78,9 +78,10 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         return (normal(shape), normal(shape), normal(shape, moments), squares)
 
     shapes = [(64,), (3, 33), (257,), (1,), (5000,), (2, 3, 5), (), (0, 8)]
-    for count in (1, 2, 3, MOST_UPDATES):
-        yield valid(factors(), *(part for shape in shapes[:count] for part in member(shape)), decay=True)
     for moments in (DType.F32, DType.BF16):
+        for count in range(1, MOST_UPDATES + 1):
+            members = (part for shape in shapes[:count] for part in member(shape, moments))
+            yield valid(factors(), *members, decay=True)
         pair = (*member((67,), moments), *member((4, 9), moments))
         yield valid(factors(0.3), *pair, decay=False)
         yield valid(factors(0.0, 0.0), *pair, decay=True)

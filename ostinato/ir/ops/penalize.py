@@ -8,12 +8,12 @@ A row whose penalties are 1, 0 and 0 is a plain copy; its tokens and lengths are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ostinato.ir.errors import BoundsError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, SampleOperand, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.derivatives import CHOSEN
 from ostinato.ir.ops.rules import (
     F32,
@@ -21,10 +21,10 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_same_extent,
     require_shape,
@@ -65,14 +65,6 @@ def _reference(call: Arrays) -> tuple[Array, ...]:
             y[row, generated] -= frequency[row] * times.astype(np.float32)
             y[row, generated] -= presence[row]
     return (y,)
-
-
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A few operations for each token; logits are copied."""
-    del attrs
-    tokens = operands[1]
-    assert tokens is not None
-    return Cost(6 * tokens.elements, nbytes(*operands, *results))
 
 
 def _call(
@@ -150,7 +142,7 @@ PENALIZE = define(
     _reference,
     _samples,
     Tolerance(0, 0, "references and kernels do the same float32 operations in the same order"),
-    cost=_cost,
+    cost=cost_per_element(6, operand=1),
     derivative=CHOSEN,
 )
 

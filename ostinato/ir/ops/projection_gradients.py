@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import DTypeError
-from ostinato.ir.ops.derivatives import in_dtype, only_gradient, reshaped, rows_of
+from ostinato.ir.ops.derivatives import dtype_of_f32, gradient_or_zeros, in_dtype, only_gradient, reshaped, rows_of
 from ostinato.ir.ops.movement import MAX_PARTS
 from ostinato.ir.types import DType
 
@@ -29,7 +29,7 @@ def gradients_of_split(at: Gradients) -> Mapping[int, str]:
     """Of `linear_split`: the results' gradients side by side; columns that nothing reads have zeros."""
     sizes = at.attrs["sizes"]
     assert isinstance(sizes, tuple)
-    return _of_product(at, [_or_zeros(at, index) for index in range(len(sizes))], bias=2, gain=3)
+    return _of_product(at, [gradient_or_zeros(at, index) for index in range(len(sizes))], bias=2, gain=3)
 
 
 def gradients_of_swiglu(at: Gradients) -> Mapping[int, str]:
@@ -38,7 +38,7 @@ def gradients_of_swiglu(at: Gradients) -> Mapping[int, str]:
     half = at.type(dy).shape[-1]
     assert isinstance(half, int)
     x, weight, gain = at.operand(0), at.operand(1), at.operand(2) if at.has(2) else None
-    attrs = {"sizes": (half, half), "dtype": _name(at, x), "eps": at.attrs["eps"]}
+    attrs = {"sizes": (half, half), "dtype": dtype_of_f32(at, x), "eps": at.attrs["eps"]}
     gate, up = at.apply_many("linear_split", [x, weight, None, gain], attrs)
     return _of_product(at, at.apply_many("swiglu_backward", [dy, gate, up]), bias=None, gain=2)
 
@@ -78,7 +78,7 @@ def _of_product(at: Gradients, parts: Sequence[str], *, bias: int | None, gain: 
         return found
     left, eps, like = _left(at, parts, 1), {"eps": at.attrs["eps"]}, at.type(x)
     if at.wants(1):
-        read = x if factor is None else at.apply("rms_norm", [x, factor], {**eps, "dtype": _name(at, x)})
+        read = x if factor is None else at.apply("rms_norm", [x, factor], {**eps, "dtype": dtype_of_f32(at, x)})
         found[1] = _of_weight(at, left, read, 1)
     if not (of_x or of_gain):
         return found
@@ -105,24 +105,14 @@ def _left(at: Gradients, parts: Sequence[str], weight: int) -> str:
 def _of_weight(at: Gradients, left: str, x: str, weight: int) -> str:
     like = at.type(at.operand(weight))
     right = rows_of(at, in_dtype(at, x, like.dtype), like.axes[1])
-    return at.apply("matmul", [left, right], {"transpose_a": True, "dtype": _name(at, left)})
+    return at.apply("matmul", [left, right], {"transpose_a": True, "dtype": dtype_of_f32(at, left)})
 
 
 def _of_x(at: Gradients, left: str, weight: int, so_far: str | None) -> str:
     """The gradient [rows, K] of x, added to what there is of it."""
     if so_far is not None:
         return at.apply("matmul_add", [so_far, left, at.operand(weight)])
-    return at.apply("matmul", [left, at.operand(weight)], {"dtype": _name(at, left)})
-
-
-def _name(at: Gradients, source: str) -> str:
-    """The `dtype` attribute that makes a result float32, in its normal form."""
-    return "" if at.type(source).dtype is DType.F32 else DType.F32.value
-
-
-def _or_zeros(at: Gradients, result: int) -> str:
-    found = at.gradient(result)
-    return in_dtype(at, at.apply("fill", [at.result(result)], {"value": 0.0}), DType.F32) if found is None else found
+    return at.apply("matmul", [left, at.operand(weight)], {"dtype": dtype_of_f32(at, left)})
 
 
 def _joined(at: Gradients, parts: Sequence[str]) -> str:

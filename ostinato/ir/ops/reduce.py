@@ -5,13 +5,13 @@ Sums run in one order that neither threads nor a row's place in its batch change
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, AttrSpec, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import Attr, AttrSpec, OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import GRADIENT, SECOND, only_gradient
 from ostinato.ir.ops.rules import (
     F32,
@@ -25,7 +25,6 @@ from ostinato.ir.ops.rules import (
     fail,
     join_axes,
     make_type,
-    nbytes,
     require_rank,
     require_same_extent,
     require_shape,
@@ -91,14 +90,6 @@ def _infer_sum(site: Site) -> tuple[TensorType, ...]:
 
 def _reference_sum(call: Arrays) -> tuple[Array, ...]:
     return (np.asarray(np.sum(call.wide(0)), dtype=np.float32),)
-
-
-def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A sum an element of x; for the means as if every token belonged to one row."""
-    del attrs
-    x = operands[0]
-    assert x is not None
-    return Cost(x.elements, nbytes(*operands, *results))
 
 
 def _sum_gradient(at: Gradients) -> Mapping[int, str]:
@@ -183,7 +174,7 @@ REDUCE_SUM = define(
     _samples_sum,
     Tolerance(2e-5, 2e-5, "contract of reduce_sum: fp32 sums of short runs, added up in float64 and ascending order"),
     extent="x",
-    cost=_cost,
+    cost=cost_per_element(1, operand=0),
     derivative=_sum_gradient,
 )
 
@@ -196,7 +187,7 @@ MASKED_MEAN = define(
     _reference_mean,
     _samples_mean,
     TOLERANCE,
-    cost=_cost,
+    cost=cost_per_element(1, operand=0),
     derivative=_mean_gradient,
 )
 

@@ -14,16 +14,14 @@ from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import ConfigError, DTypeError, LayoutError, ShapeError
 from ostinato.ir.opdef import AttrSpec, OperandSpec, Sample, SampleOperand, Tolerance
 from ostinato.ir.ops.attend import check_heads
-from ostinato.ir.ops.derivatives import SECOND, in_dtype, reshaped
+from ostinato.ir.ops.derivatives import COPY_ATTR, SECOND, copies, gradient_or_zeros, reshaped
 from ostinato.ir.ops.rope import refuse_trained_tables, require_tables, turned
 from ostinato.ir.ops.rules import (
-    COPY_ATTR,
     DTYPE_ATTR,
     F32,
     FLOATS,
     Arrays,
     Site,
-    copies,
     cost_per_element,
     define,
     fail,
@@ -136,18 +134,18 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield call((5,), (2, 1, width), half=half)
     yield call((), (2, 1, 32))
     yield call((0,), (2, 1, 32))
-    half, attrs = normal((5, 16)), {"heads": 2, "groups": 1}
-    yield invalid(ShapeError, normal((5, 130)), half, half, attrs=attrs)
-    yield invalid(ShapeError, normal((5, 4 * 33)), half, half, attrs=attrs)
-    yield invalid(ShapeError, normal((5, 128)), half, normal((4, 16)), attrs=attrs)
-    yield invalid(ShapeError, normal((5, 128)), half, attrs=attrs)
-    yield invalid(ShapeError, normal((5, 7 * 32)), half, half, attrs={"heads": 3, "groups": 2})
-    yield invalid(ShapeError, normal(()), half, half, attrs=attrs)
-    yield invalid(DTypeError, normal((5, 128)), normal((5, 16), DType.BF16), half, attrs=attrs)
-    yield invalid(DTypeError, normal((5, 128)), half, half, attrs={**attrs, "dtype": "i32"})
-    yield invalid(ConfigError, normal((5, 128)), half, half, attrs={"heads": 0, "groups": 1})
-    yield invalid(ConfigError, normal((5, 128)), half, half)
-    yield invalid(LayoutError, normal((5, 128), axes="H_"), half, half, attrs=attrs)
+    table, attrs = normal((5, 16)), {"heads": 2, "groups": 1}
+    yield invalid(ShapeError, normal((5, 130)), table, table, attrs=attrs)
+    yield invalid(ShapeError, normal((5, 4 * 33)), table, table, attrs=attrs)
+    yield invalid(ShapeError, normal((5, 128)), table, normal((4, 16)), attrs=attrs)
+    yield invalid(ShapeError, normal((5, 128)), table, attrs=attrs)
+    yield invalid(ShapeError, normal((5, 7 * 32)), table, table, attrs={"heads": 3, "groups": 2})
+    yield invalid(ShapeError, normal(()), table, table, attrs=attrs)
+    yield invalid(DTypeError, normal((5, 128)), normal((5, 16), DType.BF16), table, attrs=attrs)
+    yield invalid(DTypeError, normal((5, 128)), table, table, attrs={**attrs, "dtype": "i32"})
+    yield invalid(ConfigError, normal((5, 128)), table, table, attrs={"heads": 0, "groups": 1})
+    yield invalid(ConfigError, normal((5, 128)), table, table)
+    yield invalid(LayoutError, normal((5, 128), axes="H_"), table, table, attrs=attrs)
 
 
 def _samples_backward(rng: np.random.Generator) -> Iterator[Sample]:
@@ -188,11 +186,7 @@ def _samples_backward(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _gradients(at: Gradients) -> Mapping[int, str]:
     refuse_trained_tables(at, 1, 2)
-    parts = [at.gradient(index) for index in range(3)]
-    given = [
-        at.apply("fill", [in_dtype(at, at.result(index), DType.F32)], {"value": 0.0}) if part is None else part
-        for index, part in enumerate(parts)
-    ]
+    given = [gradient_or_zeros(at, index) for index in range(3)]
     joined = at.apply_many("rope_split_half_joint_backward", [*given, at.operand(1), at.operand(2)])[0]
     like = at.type(at.operand(0))
     return {0: reshaped(at, joined, like.shape, like.axes)}
@@ -202,7 +196,7 @@ _COS, _SIN = OperandSpec("cos", F32), OperandSpec("sin", F32)
 
 ROPE_SPLIT_HALF_JOINT = define(
     "rope_split_half_joint",
-    "Heads of q [..., H, D], k and v [..., G, D] from their joint columns x [..., (H + 2 G) D]: pairs (i, i + half) of q and k turned by cos and sin [..., half].",
+    "Heads of q [..., H, D], k and v [..., G, D] from their joint columns x [..., (H + 2 G) D]; pairs (i, i + half) of q and k turned by cos, sin [..., half].",
     (OperandSpec("x", FLOATS), _COS, _SIN),
     ("q", "k", "v"),
     _infer,

@@ -36,7 +36,6 @@ from ostinato.ir.types import Array, DType, Extent, TensorType, element_count
 
 __all__ = [
     "BLOCKS",
-    "COPY_ATTR",
     "DTYPE_ATTR",
     "ELEMENTS",
     "F32",
@@ -47,7 +46,6 @@ __all__ = [
     "Arrays",
     "Site",
     "check_index",
-    "copies",
     "cost_per_element",
     "define",
     "describe",
@@ -78,9 +76,6 @@ _FLOAT32 = np.finfo(np.float32)
 
 DTYPE_ATTR = AttrSpec("dtype", str, "")
 """Result dtype by name; "" keeps the dtype of the first operand."""
-
-COPY_ATTR = AttrSpec("copy", str, "")
-"""Dtype of a further result, the first one rounded to it, for those who read it so; "" where there is none."""
 
 Axes = tuple[str, ...]
 Shape = tuple[Extent, ...]
@@ -205,12 +200,16 @@ def define(
     )
 
 
-def cost_per_element(flops: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
-    """So many operations for each element of the first result, an exponential counted as one; everything is read and written once."""
+def cost_per_element(
+    flops: int, operand: int | None = None
+) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
+    """So many operations for each element of the first result, or of that operand, an exponential counted as one; everything is read and written once."""
 
     def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
         del attrs
-        return Cost(flops * results[0].elements, nbytes(*operands, *results))
+        counted = results[0] if operand is None else operands[operand]
+        assert counted is not None
+        return Cost(flops * counted.elements, nbytes(*operands, *results))
 
     return cost
 
@@ -355,18 +354,6 @@ def result_float(site: Site, source: TensorType) -> DType:
             "name one of them in the dtype attribute",
         )
     return dtype
-
-
-def copies(site: Site, first: TensorType) -> tuple[TensorType, ...]:
-    """The further result that the `copy` attribute asks for of a first one of that type; raises `DTypeError` where that would be rounded a second time."""
-    text = site.text("copy")
-    if not text:
-        return ()
-    dtype = DType.parse(text)
-    if first.dtype is not DType.F32 or dtype not in FLOATS - F32:
-        found = f"{dtype.value} of {first.dtype.value}"
-        fail(DTypeError, site.op, "a copy of f32 in f16 or bf16", found, "a value is rounded once: leave dtype alone")
-    return (first.with_dtype(dtype),)
 
 
 def require_positive(site: Site, name: str, hint: str) -> None:

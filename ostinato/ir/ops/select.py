@@ -24,6 +24,7 @@ from ostinato.ir.ops.rules import (
     Arrays,
     Site,
     check_index,
+    cost_per_element,
     define,
     fail,
     join_axes,
@@ -89,13 +90,6 @@ def _reference_argmax(call: Arrays) -> tuple[Array, ...]:
     return (_greedy(call.operand(0)),)
 
 
-def _cost_argmax(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    del attrs
-    x = operands[0]
-    assert x is not None
-    return Cost(x.elements, nbytes(*operands, *results))
-
-
 # sample
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "seed", "index")
@@ -144,14 +138,6 @@ def _reference_sample(call: Arrays) -> tuple[Array, ...]:
     for row in np.flatnonzero((token != INVALID) & (temperature > 0)):
         token[row] = _choose(logits[row], temperature[row], int(top_k[row]), top_p[row], min_p[row], point[row])
     return (token,)
-
-
-def _cost_sample(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-    """A division, an exponential, a comparison and three sums a logit."""
-    del attrs
-    logits = operands[0]
-    assert logits is not None
-    return Cost(6 * logits.elements, nbytes(*operands, *results))
 
 
 # samples
@@ -294,7 +280,7 @@ ARGMAX = define(
     _reference_argmax,
     _samples_argmax,
     Tolerance(0, 0, "an index is right or wrong"),
-    cost=_cost_argmax,
+    cost=cost_per_element(1, operand=0),
     derivative=CHOSEN,
 )
 
@@ -316,7 +302,7 @@ SAMPLE = define(
     _samples_sample,
     Tolerance(0, 0, "an index is right or wrong: references and kernels do the same float operations"),
     effect=Effect.RANDOM,
-    cost=_cost_sample,
+    cost=cost_per_element(6, operand=0),
     derivative=CHOSEN,
 )
 

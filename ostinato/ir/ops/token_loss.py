@@ -6,13 +6,13 @@ Tokens without a target give exact zeros, and their logits are not read. The gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ostinato.ir.derivative import Gradients
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, LayoutError, ShapeError
-from ostinato.ir.opdef import Attr, Cost, OperandSpec, OperandTypes, Sample, Tolerance
+from ostinato.ir.opdef import OperandSpec, Sample, Tolerance
 from ostinato.ir.ops.derivatives import GRADIENT, SECOND, only_gradient
 from ostinato.ir.ops.loss import IGNORED, counted_rows, require_logits
 from ostinato.ir.ops.rules import (
@@ -26,7 +26,6 @@ from ostinato.ir.ops.rules import (
     define,
     join_axes,
     make_type,
-    nbytes,
     require_shape,
     result_float,
 )
@@ -159,18 +158,6 @@ def _gradients_mean(at: Gradients) -> Mapping[int, str]:
     return {0: at.apply("target_mean_backward", (only_gradient(at), at.operand(1)))}
 
 
-def _cost(flops: int, operand: int) -> Callable[[OperandTypes, Sequence[TensorType], Mapping[str, Attr]], Cost]:
-    """So many operations for each element of that operand."""
-
-    def cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[str, Attr]) -> Cost:
-        del attrs
-        read = operands[operand]
-        assert read is not None
-        return Cost(flops * read.elements, nbytes(*operands, *results))
-
-    return cost
-
-
 SIZES = ((1, 1), (1, 100), (5, 33), (33, 257), (7, 31), (3, 5001))
 
 
@@ -274,7 +261,7 @@ CROSS_ENTROPY_BACKWARD = define(
     _samples_backward,
     _BACKWARD,
     attrs=(DTYPE_ATTR,),
-    cost=_cost(6, 1),
+    cost=cost_per_element(6, operand=1),
     derivative=SECOND,
 )
 
@@ -287,7 +274,7 @@ TOKEN_CROSS_ENTROPY = define(
     _reference_token,
     _samples_token,
     _FORWARD,
-    cost=_cost(4, 0),
+    cost=cost_per_element(4, operand=0),
     derivative=_gradients_token,
 )
 
@@ -301,7 +288,7 @@ TOKEN_CROSS_ENTROPY_BACKWARD = define(
     _samples_token_backward,
     _BACKWARD,
     attrs=(DTYPE_ATTR,),
-    cost=_cost(4, 1),
+    cost=cost_per_element(4, operand=1),
     derivative=SECOND,
 )
 
@@ -315,7 +302,7 @@ TARGET_MEAN = define(
     _samples_mean,
     _MEAN,
     extent="x",
-    cost=_cost(1, 0),
+    cost=cost_per_element(1, operand=0),
     derivative=_gradients_mean,
 )
 

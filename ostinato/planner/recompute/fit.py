@@ -52,10 +52,12 @@ def fit_entry(
     options: Mapping[str, str] | None = None,
     settings: PlanSettings = DEFAULT_SETTINGS,
     ops: Mapping[str, OpDef] = OP,
+    thorough: bool = True,
 ) -> tuple[Graph, EntryPlan]:
     """The plan of a graph, in `settings.memory_limit` bytes of arena where a limit is set, and the graph it is the plan of: this one, or this one with clones.
 
-    Raises what `plan_entry` raises, and `CapacityError` where nothing fits: how many bytes are missing, and who lives at the peak.
+    Raises what `plan_entry` raises, and `CapacityError` where nothing fits: how many bytes are missing, and who lives at the peak. Of the smallest plan that is
+    found, which is looked for then, unless not `thorough`: for who has another graph to try.
     """
     task = _Task(graph, target, name, dims or {}, options or {}, settings, ops)
     plan = task.plan(graph)
@@ -64,7 +66,7 @@ def fit_entry(
         return graph, plan
     search = _Search(task, plan, limit)
     if settings.reuse:
-        search.run()
+        search.run(HALVINGS if thorough else 0)
     if search.found is None:
         raise shortage(*search.smallest, limit=limit, floor=search.floor, tried=search.tried)
     return search.found.graph, search.found.plan
@@ -138,7 +140,7 @@ class _Search:
     def tried(self) -> int:
         return sum(map(any, self._planned))
 
-    def run(self) -> None:
+    def run(self, halvings: int) -> None:
         """Lowers the budget until a plan fits, then takes out the clones that there is room to do without; where none fits, looks for the smallest there is."""
         unit = self._task.target.alignment
         least = self.floor.bytes - self._ahead
@@ -149,7 +151,7 @@ class _Search:
                 break
             budget -= max(excess, unit)
         low, high = max(self._limit - self._ahead, least), Trace(self._model, self._model.nothing).peak
-        for _ in range(HALVINGS):
+        for _ in range(halvings):
             if self.found is not None or high - low <= unit:
                 break
             middle = (low + high) // 2

@@ -79,7 +79,7 @@ class _Walk:
         self.load = 0
         self.resident: dict[int, None] = {}
         self.leaving: set[int] = set()  # operands that the step which runs now overwrites
-        self.made: dict[int, None] = {}  # storages that were made at least once
+        self.dropped: set[int] = set()  # storages that were made, are not there and are read again
         self.stack: list[_Frame] = []
         self.script: list[list[int]] = [[] for _ in model.turns]
 
@@ -121,6 +121,8 @@ class _Walk:
             uses = self.model.uses[storage]
             place = bisect_left(uses, self.ahead)
             self.next[storage] = uses[place] if place < len(uses) else self.never
+            if self.next[storage] == self.never:
+                self.dropped.discard(storage)
 
     def _execute(self, turn: Turn, *, extra: int) -> None:
         """Runs the step on top of the stack."""
@@ -133,12 +135,15 @@ class _Walk:
         for storage in turn.makes:
             if storage not in self.resident:
                 self.load += sizes[storage]
-            self.resident[storage] = self.made[storage] = None
+            self.resident[storage] = None
+            self.dropped.discard(storage)
 
     def _release(self, storage: int) -> None:
         if storage in self.resident:
             del self.resident[storage]
             self.load -= self.model.sizes[storage]
+            if self.next[storage] != self.never:
+                self.dropped.add(storage)
 
     def _make_room(self, turn: Turn, need: int) -> None:
         """Drops until `need` more bytes are within the budget, as far as there is something to drop."""
@@ -239,8 +244,7 @@ class _Walk:
         for cut in self.cuts:
             if self.ahead <= cut.turn:
                 found.update(dict.fromkeys(cut.kept, cut.turn))
-        ahead, there = self.next, self._is_there
-        dropped = [(ahead[s], s) for s in self.made if ahead[s] != self.never and not there(s)]
+        dropped = [(self.next[s], s) for s in (*self.dropped, *self.leaving) if self.next[s] != self.never]
         steps: set[int] = set()
         for use, storage in sorted(dropped):  # soonest first, so that a step which was met already has nothing to add
             stack = [model.maker[storage]]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from ostinato.ir.checks import boolean, integer
+from ostinato.ir.checks import boolean, integer, shown
 from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.random import philox4x32
 from ostinato.ir.types import Array
@@ -101,10 +101,9 @@ class Batches(abc.ABC):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes to where `state` says. Raises `ConfigError` for what is no state of these data; the iterator then stays where it is."""
-        missing = [key for key in ("epoch", "batch", "identity") if key not in state]
-        if missing or len(state) != 3:
+        if not isinstance(state, Mapping) or set(state) != {"epoch", "batch", "identity"}:
             raise ConfigError(
-                f"a state of data has {sorted(state)}, expected epoch, batch and identity",
+                f"a state of data has epoch, batch and identity, found {shown(state)}",
                 hint="give what state() gave",
             )
         if state["identity"] != self.identity:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ from ostinato.runtime.training.record import (
     FileRecord,
     Record,
     TensorRecord,
+    damaged,
     differences,
     json_hash,
     plain,
@@ -57,7 +59,8 @@ class Snapshot:
     """Everything that a run goes on from, after `step` steps.
 
     `parameters` and `state` (moments, step counter) by name; `optimizer` as it describes itself, `data` as the dataset's `state()` gives it, None without data;
-    `configs` are the settings that the results depend on, "model" among them, as plain JSON values.
+    `configs` are the settings that the results depend on, "model" among them, as plain JSON values. `computed_by` is the step's: what only the last bits
+    depend on.
     """
 
     step: int
@@ -67,6 +70,7 @@ class Snapshot:
     seed: int = 0
     data: Mapping[str, Any] | None = None
     configs: Mapping[str, Any] = field(default_factory=dict)
+    computed_by: Mapping[str, str] = field(default_factory=dict)
 
     def record(self, files: Mapping[str, FileRecord]) -> Record:
         """What is written beside the tensors. Raises `ConfigError` for settings that JSON cannot hold, `DTypeError` for tensors that files cannot."""
@@ -84,6 +88,7 @@ class Snapshot:
             "parameters": _described(self.parameters),
             "state": _described(self.state),
             **said,
+            "computed_by": dict(self.computed_by),
             "files": {name: file.model_dump() for name, file in files.items()},
         }
         return Record.model_validate({**content, "digest": json_hash(content)})
@@ -219,9 +224,10 @@ class Checkpoints:
 def read_checkpoint(path: str | os.PathLike[str], expected: Snapshot | None = None) -> Snapshot:
     """The checkpoint in a folder, its tensors mapped and read-only.
 
-    `expected` is what the run that wants to go on would save now: model, tensors, optimizer, data, seed and settings must be the same (the step and the
-    place in the data are the checkpoint's). Raises `StaleArtifact` listing every difference, `WeightsError` for a file that is missing or damaged, naming
-    what was expected and found. Nothing is changed before all of it was checked.
+    `expected` is what the run that wants to go on would save now: model, tensors, optimizer, data, seed and settings must be the same (the step and the place
+    in the data are the checkpoint's). Where it would be computed by something else, a `RuntimeWarning` says that the last bits may differ. Raises
+    `StaleArtifact` listing every difference, `WeightsError` for a file that is missing or damaged, naming what was expected and found. Nothing is changed
+    before all of it was checked.
     """
     folder = Path(path)
     record = read_record(folder / RECORD)
@@ -242,6 +248,7 @@ def read_checkpoint(path: str | os.PathLike[str], expected: Snapshot | None = No
         seed=record.seed,
         data=record.data,
         configs=record.configs,
+        computed_by=record.computed_by,
     )
 
 
@@ -258,13 +265,21 @@ def _need_same(folder: Path, record: Record, expected: Snapshot) -> None:
             differences=(*lines[:_MOST_DIFFERENCES], *more),
             hint="resume with the settings of that run, or begin a new one in another folder",
         )
+    one, other = wanted["computed_by"], found["computed_by"]
+    if one and other and one != other:
+        warnings.warn(
+            f"{folder} was computed by other kernels, so that the last bits of this run may differ from those of one that was never interrupted: "
+            f"{'; '.join(differences(one, other))}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _check_file(path: Path, stored: FileRecord, specs: Mapping[str, TensorSpec]) -> None:
     try:
         size = path.stat().st_size
         if size != stored.size:
-            raise _damaged(path, f"expected {stored.size} bytes, found {size}")
+            raise damaged(path, f"expected {stored.size} bytes, found {size}")
         found = digest_of(path)
         header = header_of(specs)
         with path.open("rb") as file:
@@ -274,13 +289,9 @@ def _check_file(path: Path, stored: FileRecord, specs: Mapping[str, TensorSpec])
             f"{path} cannot be read: {error.strerror or error}", hint="resume from an earlier checkpoint"
         ) from None
     if found.digest != stored.digest:
-        raise _damaged(path, f"expected the digest {stored.digest}, found {found.digest}")
+        raise damaged(path, f"expected the digest {stored.digest}, found {found.digest}")
     if start != header or size != len(header) + sum(spec.nbytes for spec in specs.values()):
-        raise _damaged(path, f"expected the tensors that {RECORD} lists, found another header")
-
-
-def _damaged(path: Path, why: str) -> WeightsError:
-    return WeightsError(f"{path} is damaged: {why}", hint="resume from an earlier checkpoint")
+        raise damaged(path, f"expected the tensors that {RECORD} lists, found another header")
 
 
 def _mapped(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import integer, several
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError
 from ostinato.ir.types import Array
 from ostinato.runtime.training.batches import Batches
@@ -29,6 +29,7 @@ TOKEN_SUFFIXES: Mapping[str, np.dtype[Any]] = {
     ".i32": np.dtype("<i4"),
 }
 """Suffixes of files that hold nothing but little-endian integers."""
+_MOST_VOCABULARY = 2**31 - 1
 _BLOCK = 1 << 22
 """Tokens that are looked at together."""
 _KINDS = (np.uint16, np.int32, np.int64, np.uint8, np.int16, np.uint32)
@@ -64,7 +65,7 @@ class TokenDataset(Batches):
         shuffle: bool = True,
     ) -> None:
         super().__init__(batch=batch, sequence=sequence, seed=seed, shuffle=shuffle)
-        self.vocab_size = integer(vocab_size, "vocab_size", low=1)
+        self.vocab_size = integer(vocab_size, "vocab_size", low=1, high=_MOST_VOCABULARY)
         self._pieces = _pieces_of(tokens)
         self._ends = np.cumsum([piece.size for piece in self._pieces], dtype=np.int64)
         self._hash = self._scan()
@@ -75,7 +76,8 @@ class TokenDataset(Batches):
         paths: Iterable[str | os.PathLike[str]], *, dtype: str | None = None, **settings: Any
     ) -> TokenDataset:
         """The tokens of files, one after the other, mapped; see `open_tokens` for the files and `TokenDataset` for `settings` and what is raised."""
-        return TokenDataset([open_tokens(path, dtype) for path in paths], **settings)
+        files = several(paths, str | os.PathLike, "paths of files of tokens")
+        return TokenDataset([open_tokens(path, dtype) for path in files], **settings)
 
     @staticmethod
     def from_texts(texts: Iterable[str], tokenizer: TokenEncoder, **settings: Any) -> TokenDataset:
@@ -84,7 +86,7 @@ class TokenDataset(Batches):
         No special tokens are put around a text, and none are read from it. `vocab_size` is the tokenizer's unless `settings` name the model's.
         """
         pieces = []
-        for text in texts:
+        for text in several(texts, str, "texts"):
             ids = tokenizer.encode(text, add_special_tokens=False)
             pieces.append(np.array(ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id], np.int32))
         if not pieces:
@@ -178,13 +180,17 @@ def open_tokens(path: str | os.PathLike[str], dtype: str | None = None) -> Array
 
 def _pieces_of(tokens: Any) -> list[Array]:
     """One piece or several, each an array of one dimension of integers that is not empty."""
-    several = isinstance(tokens, list | tuple) and any(getattr(item, "ndim", 0) == 1 for item in tokens)
-    pieces = [item if isinstance(item, np.ndarray) else np.asarray(item) for item in (tokens if several else [tokens])]
+    parts = isinstance(tokens, list | tuple) and any(getattr(item, "ndim", 0) == 1 for item in tokens)
+    try:
+        pieces = [np.asarray(item) for item in (tokens if parts else [tokens])]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DTypeError(f"tokens are no array: {error}", hint="give arrays of one dimension") from None
     for piece in pieces:
         if piece.ndim != 1:
             raise DTypeError(f"tokens have shape {list(piece.shape)}", hint="give arrays of one dimension")
         if piece.size and piece.dtype.newbyteorder("=") not in _KINDS:
-            raise DTypeError(f"tokens are {piece.dtype}, expected integers", hint="uint16 and int32 are usual")
+            kinds = ", ".join(np.dtype(kind).name for kind in _KINDS)
+            raise DTypeError(f"tokens are {piece.dtype}, expected integers", hint=f"these are taken: {kinds}")
     filled = [piece for piece in pieces if piece.size]
     if not filled:
         raise InputError("there are no tokens", hint="give at least batch * sequence + 1 of them")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import integer, shown
 from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.training import COUNTER, LOSS, STEP, TRAIN
 from ostinato.ir.types import Array
@@ -52,7 +52,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if self.on_nan not in NAN_POLICIES:
-            raise ConfigError(f"on_nan is {self.on_nan!r}", hint=f"use one of {', '.join(NAN_POLICIES)}")
+            raise ConfigError(f"on_nan is {shown(self.on_nan)}", hint=f"use one of {', '.join(NAN_POLICIES)}")
         if self.ahead is not None:
             object.__setattr__(self, "ahead", integer(self.ahead, "ahead", low=1))
 

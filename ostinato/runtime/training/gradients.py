@@ -85,7 +85,9 @@ class Gradients:
     ) -> None:
         """`stream` is where the steps go, None for the default order of the device."""
         self._graph, self._device, self._regions, self._stream = graph, device, regions, stream
-        self._bindings = {b.name.removeprefix(GRADIENT_PREFIX): b for b in plan.outputs if b.name.startswith(GRADIENT_PREFIX)}
+        self._bindings = {
+            b.name.removeprefix(GRADIENT_PREFIX): b for b in plan.outputs if b.name.startswith(GRADIENT_PREFIX)
+        }
         self._bound: dict[str, ExternalMemory] = {}
         self._watched: dict[str, _Watch] = {}
         self._failed: BaseException | None = None

@@ -51,7 +51,7 @@ class _Scheduled:
         self._keep_number("clip_norm")
         if self.clip_norm and np.float32(self.clip_norm) == 0:
             raise ConfigError(f"clip_norm is {self.clip_norm}, which is 0 in float32", hint="0 is for no limit")
-        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
+        if self.schedule not in SCHEDULES:
             raise ConfigError(f"schedule is {shown(self.schedule)}", hint=f"use one of {', '.join(SCHEDULES)}")
         self._keep_number("final_ratio", most=1.0)
         for name in ("warmup_steps", "total_steps"):
@@ -92,7 +92,7 @@ class AdamW(_Scheduled):
         self._keep_number("eps")
         if np.float32(self.eps) == 0:
             raise ConfigError(f"eps is {self.eps}, expected a positive float32", hint="1e-8 is usual")
-        if not isinstance(self.moments, str) or self.moments not in ("f32", "bf16"):
+        if self.moments not in ("f32", "bf16"):
             raise ConfigError(f"moments is {shown(self.moments)}", hint='use "f32" or "bf16"')
 
     @property

@@ -25,6 +25,7 @@ __all__ = [
     "FileRecord",
     "Record",
     "TensorRecord",
+    "damaged",
     "differences",
     "json_hash",
     "plain",
@@ -73,6 +74,7 @@ class Record(_Strict):
     optimizer: dict[str, Any]
     data: dict[str, Any] | None
     configs: dict[str, Any]
+    computed_by: dict[str, str]
     files: dict[str, FileRecord]
     digest: str
 
@@ -101,7 +103,7 @@ def read_record(path: Path) -> Record:
             f"{path} cannot be read: {error.strerror or error}", hint="name a checkpoint, or the folder of checkpoints"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is not valid JSON: {error}") from None
+        raise damaged(path, f"it is not valid JSON: {error}") from None
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         found = raw.get("format") if isinstance(raw, dict) else f"a JSON {type(raw).__name__}"
         raise WeightsError(
@@ -116,17 +118,18 @@ def read_record(path: Path) -> Record:
         )
     found = json_hash({key: value for key, value in raw.items() if key != "digest"})
     if raw.get("digest") != found:
-        raise _damaged(path, f"expected the digest {raw.get('digest')!r} that it states, found {found!r}")
+        raise damaged(path, f"expected the digest {raw.get('digest')!r} that it states, found {found!r}")
     try:
         record = Record.model_validate(raw)
         for tensor in (*record.parameters.values(), *record.state.values()):
             _ = tensor.spec
     except (ValidationError, OstinatoError) as error:
-        raise _damaged(path, str(error)) from None
+        raise damaged(path, str(error)) from None
     return record
 
 
-def _damaged(path: Path, why: str) -> WeightsError:
+def damaged(path: Path, why: str) -> WeightsError:
+    """The error for a file of a checkpoint that is not as it was written."""
     return WeightsError(f"{path} is damaged: {why}", hint="resume from an earlier checkpoint")
 
 

@@ -11,12 +11,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.interp import Observer
-from ostinato.ir.training import SEED, SETTINGS, STEP
+from ostinato.ir.training import SEED, SETTINGS, STEP, TRAIN
 from ostinato.ir.types import Array
 from ostinato.runtime.training.executable import TrainExecutable
-from ostinato.runtime.training.optimizer import Optimizer
+from ostinato.runtime.training.optimizer import SGD, AdamW, Optimizer
+from ostinato.runtime.training.record import json_hash
 from ostinato.runtime.training.results import StepResult
 
 __all__ = ["TrainStep"]
@@ -53,6 +55,9 @@ class TrainStep(TrainExecutable):
         held = self._optimizer
         if held is None:
             raise ConfigError("the step has no optimizer", hint="give train_step one")
+        given: object = optimizer  # callers are not type-checked
+        if not isinstance(given, AdamW | SGD):
+            raise ConfigError(f"optimizer is {shown(given)}", hint="give ostinato.AdamW(...) or ostinato.SGD(...)")
         if optimizer.structure != held.structure:
             raise ConfigError(
                 f"the step was compiled for {', '.join(filter(None, held.structure))}, found {', '.join(filter(None, optimizer.structure))}",
@@ -92,6 +97,13 @@ class TrainStep(TrainExecutable):
                     hint="load what a step of the same model and optimizer gave",
                 )
         self.write_states({**parameters, **state})
+
+    @property
+    def computed_by(self) -> dict[str, str]:
+        """What the last bits depend on beside the numbers: hashes of the graph and of the rows that run its nodes, and the device's instruction set. A
+        checkpoint keeps it, so that a run that goes on with something else is told."""
+        rows = {node: decision.row for node, decision in self.program.decisions.get(TRAIN, {}).items()}
+        return {"graph": self.plan.source_hash, "rows": json_hash(rows), "isa": self.device.isa}
 
     @property
     def applied_steps(self) -> int:

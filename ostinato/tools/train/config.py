@@ -173,7 +173,6 @@ class TrainConfig(_Section):
             "new": None if self.model.new is None else self.model.new.model_dump(),
             "micro_batches": self.data.micro_batches,
             "precision": self.train.precision,
-            "policy": self.train.policy,
             "dropout": self.train.dropout,
             "frozen": self.train.frozen,
             "on_nan": self.train.on_nan,

@@ -42,7 +42,7 @@ def texts_of(config: TrainConfig) -> list[str]:
 def batches_of(config: TrainConfig, model: Model) -> Batches:
     """The batches of a run. Raises what the datasets raise, and `ConfigError` for files that cannot be read."""
     data = config.data
-    sizes = {"batch": data.batch, "sequence": data.sequence, "seed": data.seed, "shuffle": data.shuffle}
+    sizes: dict[str, Any] = {"batch": data.batch, "sequence": data.sequence, "seed": data.seed, "shuffle": data.shuffle}
     vocab = model.config.vocab_size
     if data.tokens is not None:
         files = _found(config, data.tokens, "data.tokens")
@@ -50,16 +50,7 @@ def batches_of(config: TrainConfig, model: Model) -> Batches:
     if data.chat is not None:
         talks = [talk for path in _found(config, data.chat, "data.chat") for talk in _conversations(path)]
         examples = chat_examples(model, talks, learn=data.learn)
-        return ExampleDataset(
-            examples,
-            batch=data.batch,
-            sequence=data.sequence,
-            seed=data.seed,
-            shuffle=data.shuffle,
-            vocab_size=vocab,
-            pack=data.pack,
-            truncate=data.truncate,
-        )
+        return ExampleDataset(examples, vocab_size=vocab, pack=data.pack, truncate=data.truncate, **sizes)
     return TokenDataset.from_texts(texts_of(config), model.checkpoint.tokenizer(), vocab_size=vocab, **sizes)
 
 

@@ -103,7 +103,8 @@ def recipe_of(config: TrainConfig, optimizer: Optimizer) -> Recipe:
 def planned(config: TrainConfig, target: str, memory: str | None, seconds_of: Callable[[], float]) -> TrainPlanReport:
     """Whether the step of a configuration fits, and where its bytes go; nothing is loaded and no device is asked.
 
-    `memory` is what the device has, as a text like "24GiB", and `seconds_of()` are seconds since the command began. Raises what planning raises, but for a limit of memory that nothing keeps: that is in the report.
+    `memory` is what the device has, as a text like "24GiB", and `seconds_of()` are seconds since the command began. Raises what planning raises, but for a
+    limit of memory that nothing keeps: that is in the report.
     """
     limit = config.memory_limit
     with _sketched(config) as model:

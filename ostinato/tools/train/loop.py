@@ -51,6 +51,9 @@ class Step(Protocol):
 
     def optimizer_state(self) -> Mapping[str, Array]: ...
 
+    @property
+    def computed_by(self) -> Mapping[str, str]: ...
+
     def load(self, parameters: Mapping[str, Array], state: Mapping[str, Array]) -> None: ...
 
 
@@ -94,6 +97,7 @@ class Run:
             seed=self.seed,
             data=self.data.state(),
             configs=self.settings,
+            computed_by=self.step.computed_by,
         )
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> Outcome:

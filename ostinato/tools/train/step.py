@@ -44,6 +44,10 @@ class NumberedStep:
     def optimizer_state(self) -> Mapping[str, Array]:
         return self.step.optimizer_state()
 
+    @property
+    def computed_by(self) -> Mapping[str, str]:
+        return self.step.computed_by
+
     def load(self, parameters: Mapping[str, Array], state: Mapping[str, Array]) -> None:
         self.step.load(parameters, state)
 

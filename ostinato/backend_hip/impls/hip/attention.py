@@ -8,12 +8,19 @@ over bf16); many of f32 have a row whose blocks take tiles of queries without th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.attention import bidirectional_accepts, dense_accepts, packed_accepts, store_accepts
+from ostinato.backend_hip.impls.attention import (
+    bidirectional_accepts,
+    dense_accepts,
+    packed_accepts,
+    store_accepts,
+    strides_of,
+)
 from ostinato.backend_hip.impls.common import all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import (
+    TICKETS,
     WAVES,
     Params,
     block_launch,
@@ -103,8 +110,6 @@ def _packed_params(site: CallSite) -> Params:
 _SHARERS = 8
 """Blocks that have the keys of a token and head between them, as kernels/attention/decode.hip has it."""
 _SHARING_THREADS = 128
-_TICKETS = 1023
-"""Tokens and heads that blocks can share, as kernels/device.h has it."""
 
 
 def _split_launch(site: CallSite) -> Launch:
@@ -124,26 +129,19 @@ def _split_kernel(site: CallSite) -> str:
 
 def _few_units(site: CallSite) -> str | None:
     units = _units(site)
-    return f"the kernel has tickets for {_TICKETS} tokens and heads, found {units}" if units > _TICKETS else None
-
-
-def _strides(site: CallSite) -> Iterator[int]:
-    """All strides of q, k and v but that of the head width."""
-    for seen in site.strides[:3]:
-        assert seen is not None, "attention operands are never packed"
-        yield from seen[:-1]
+    return f"the kernel has tickets for {TICKETS} tokens and heads, found {units}" if units > TICKETS else None
 
 
 def _causal_params(site: CallSite) -> Params:
     batches, time, heads, width = site.operand(0).static_shape
     scoring = (site.real("scale"), site.integer("window"), site.real("soft_cap"))
-    return (batches, time, heads, site.operand(1).static_shape[2], width, *scoring, *_strides(site))
+    return (batches, time, heads, site.operand(1).static_shape[2], width, *scoring, *strides_of(site))
 
 
 def _bidirectional_params(site: CallSite) -> Params:
     tokens, heads, width = site.operand(0).static_shape
     sizes = (tokens, heads, site.operand(1).static_shape[1], width, site.operand(4).elements)
-    return (*sizes, site.real("scale"), *_strides(site))
+    return (*sizes, site.real("scale"), *strides_of(site))
 
 
 def _with_lanes(row: Impl, kernel: Callable[[CallSite], str]) -> Impl:
@@ -196,7 +194,7 @@ def _split(row: Impl) -> Impl:
         launch=_split_launch,
         workspace=_split_workspace,
         accepts=all_of(row.accepts, _fits_lanes, _few_units),
-        extents=Extents(rows=(0, _TICKETS)),
+        extents=Extents(rows=(0, TICKETS)),
         exactness=Exactness.ROW_INVARIANT,
         ahead=("row_of_token", "position", "block_table", "length", "count"),
         priority=1,

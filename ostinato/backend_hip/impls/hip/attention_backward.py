@@ -7,13 +7,13 @@ and head and a block a key and key-value head, for any head. Over bf16 with head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.attention import contiguous_width, head_width
+from ostinato.backend_hip.impls.attention import contiguous_width, head_width, strides_of
 from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.attention import causal_rows
-from ostinato.backend_hip.impls.hip.common import WAVES, Params, block_launch, readable, row_launch
+from ostinato.backend_hip.impls.hip.common import TICKETS, WAVES, Params, block_launch, readable, row_launch
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
@@ -28,8 +28,6 @@ _HELD = (1, 2, 16)
 """Elements of the head width that a thread holds; the last one is enough for the widest head."""
 _SHARES = 8
 """Blocks that share the keys of a key-value head of an encoder."""
-_TICKETS = 1023
-"""Tiles of keys that blocks can share, as kernels/device.h has it."""
 _LAYOUTS = (("q", (NATURAL, "BHTD")), ("k", (NATURAL, "BGTD")), ("v", (NATURAL, "BGTD")))
 
 
@@ -46,13 +44,6 @@ def _kernel(function: str, *operands: int, results: bool = True) -> Callable[[Ca
         return kernel_name(_FILE, function, *held, *(dtype.value for dtype in dtypes))
 
     return name
-
-
-def _strides(site: CallSite, first: int, count: int) -> Iterator[int]:
-    """All strides of so many operands but that of the head width."""
-    for seen in site.strides[first : first + count]:
-        assert seen is not None, "attention operands are never packed"
-        yield from seen[:-1]
 
 
 def _operands(first: int, *names: str) -> Predicate:
@@ -84,7 +75,7 @@ def _scoring(site: CallSite) -> Params:
 def _log_sum_params(site: CallSite) -> Params:
     batches, time, heads, width = site.operand(0).static_shape
     sizes = (batches, time, heads, site.operand(1).static_shape[2], width)
-    return (*sizes, *_scoring(site), *_strides(site, 0, 2))
+    return (*sizes, *_scoring(site), *strides_of(site, 0, 2))
 
 
 def _sizes(site: CallSite) -> tuple[int, int, int, int, int]:
@@ -94,7 +85,7 @@ def _sizes(site: CallSite) -> tuple[int, int, int, int, int]:
 
 
 def _causal_params(site: CallSite) -> Params:
-    return (*_sizes(site), *_scoring(site), *_strides(site, 1, 3))
+    return (*_sizes(site), *_scoring(site), *strides_of(site, 1, 3))
 
 
 def _causal_launch(site: CallSite) -> Launch:
@@ -110,7 +101,7 @@ def _causal_operands(site: CallSite) -> str | None:
 def _bidirectional_params(site: CallSite) -> Params:
     tokens, heads, width = site.operand(1).static_shape
     sizes = (tokens, heads, site.operand(2).static_shape[1], width, site.operand(5).elements)
-    return (*sizes, site.real("scale"), _SHARES, *_strides(site, 1, 3))
+    return (*sizes, site.real("scale"), _SHARES, *strides_of(site, 1, 3))
 
 
 def _bidirectional_launch(site: CallSite) -> Launch:
@@ -145,11 +136,11 @@ def _tiles(site: CallSite) -> int:
 def _sharers(site: CallSite) -> int:
     """Heads of a group that have a block each: all of them, or one that has them all where there are too few tickets."""
     batches, _, heads, kv_heads, _ = _sizes(site)
-    return heads // kv_heads if batches * kv_heads * _tiles(site) <= _TICKETS else 1
+    return heads // kv_heads if batches * kv_heads * _tiles(site) <= TICKETS else 1
 
 
 def _tile_params(site: CallSite) -> Params:
-    return (*_sizes(site)[:4], _sharers(site), *_scoring(site), *_strides(site, 1, 3))
+    return (*_sizes(site)[:4], _sharers(site), *_scoring(site), *strides_of(site, 1, 3))
 
 
 def _tile_workspace(site: CallSite) -> int:

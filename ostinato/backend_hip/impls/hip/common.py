@@ -22,6 +22,7 @@ __all__ = [
     "HIP",
     "HIP_ARCHITECTURE",
     "THREADS",
+    "TICKETS",
     "WAVES",
     "Params",
     "block_launch",
@@ -33,7 +34,6 @@ __all__ = [
     "readable",
     "row_launch",
     "rows_of",
-    "uncounted",
     "word",
 ]
 
@@ -50,6 +50,8 @@ _MOST_BLOCKS = 2**16 - 1
 """Of a grid along each axis: kernels go on in steps of the grid, and this fills any device."""
 ALL_THREADS = 1024
 """Of the largest block that every device has."""
+TICKETS = 1023
+"""Units of work that blocks can share in one launch, as kernels/device.h has it."""
 
 Params = tuple[int | float, ...]
 
@@ -78,11 +80,6 @@ def counts_entries(along: int) -> Predicate:
         return f"the valid-rows count is of axis 0, which is no axis that the kernel counts of {tensor}"
 
     return accepts
-
-
-def uncounted(site: CallSite) -> str | None:
-    """The reason when only a part of the rows is valid: kernels of training take all of them."""
-    return "the kernel has no valid-rows count: all rows of a training step are valid" if site.counted else None
 
 
 def _blocks(units: int) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of, even_rows, flat, row_step
-from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, readable, uncounted
+from ostinato.backend_hip.impls.common import all_of, even_rows, flat, row_step, uncounted
+from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, readable
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.dropout import kept_factor, threshold

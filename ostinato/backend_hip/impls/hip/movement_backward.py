@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ostinato.backend_hip.impls.common import uncounted
 from ostinato.backend_hip.impls.hip.common import (
     THREADS,
     Params,
@@ -12,7 +13,6 @@ from ostinato.backend_hip.impls.hip.common import (
     element_launch,
     readable,
     row_launch,
-    uncounted,
 )
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of, flat
-from ostinato.backend_hip.impls.hip.common import THREADS, Params, by_dtypes, readable, row_launch, uncounted
+from ostinato.backend_hip.impls.common import all_of, flat, uncounted
+from ostinato.backend_hip.impls.hip.common import THREADS, Params, by_dtypes, readable, row_launch
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.step import Launch
 from ostinato.ir.target import CallSite, Impl, Level

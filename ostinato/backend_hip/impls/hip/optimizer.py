@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.hip.common import THREADS, Params, block_launch, by_dtypes, readable, uncounted
+from ostinato.backend_hip.impls.common import uncounted
+from ostinato.backend_hip.impls.hip.common import THREADS, Params, block_launch, by_dtypes, readable
 from ostinato.backend_hip.impls.hip.elementwise_backward import RUN
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import flat
+from ostinato.backend_hip.impls.common import flat, uncounted
 from ostinato.backend_hip.impls.hip.common import (
     THREADS,
+    TICKETS,
     Params,
     block_launch,
     by_dtypes,
     element_launch,
     readable,
-    uncounted,
 )
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch
@@ -31,8 +31,6 @@ _COLUMNS = 32
 _ROWS = 128
 """Rows of a part, at least."""
 _MOST_PARTS = 64
-_TICKETS = 1023
-"""Sums that blocks can share in one launch (kernels/device.h)."""
 _SQUARES = 4096
 """Elements that a block squares, at least."""
 _MOST_BLOCKS = 1024
@@ -46,7 +44,7 @@ def _groups(site: CallSite) -> int:
 def _part(site: CallSite) -> int:
     """Rows that a block sums."""
     rows = flat(site.operand(0))[0]
-    return max(_ROWS, -(-rows // _MOST_PARTS)) if _groups(site) <= _TICKETS else max(1, rows)
+    return max(_ROWS, -(-rows // _MOST_PARTS)) if _groups(site) <= TICKETS else max(1, rows)
 
 
 def _parts(site: CallSite) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype
+from ostinato.backend_hip.impls.common import FLOATS, all_of, first_reason, need_dtype, uncounted
 from ostinato.backend_hip.impls.hip.common import (
     Params,
     by_dtypes,
@@ -13,7 +13,6 @@ from ostinato.backend_hip.impls.hip.common import (
     element_launch,
     entries,
     readable,
-    uncounted,
 )
 from ostinato.backend_hip.impls.rotary import (
     dynamic_dtypes,

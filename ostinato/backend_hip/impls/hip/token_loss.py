@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostinato.backend_hip.impls.common import flat
+from ostinato.backend_hip.impls.common import flat, uncounted
 from ostinato.backend_hip.impls.hip.common import (
     THREADS,
     Params,
@@ -11,7 +11,6 @@ from ostinato.backend_hip.impls.hip.common import (
     one_block,
     readable,
     row_launch,
-    uncounted,
 )
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.step import Launch

@@ -2,7 +2,8 @@
 // backward.hip. A block has 32 keys of one query head, whose queries stream by 32 at a time in ascending order, or 32
 // queries, whose keys do. Two waves share 16 rows of its own: each makes their scores with one half of those that stream
 // by, and sums up one half of the head width. Products are bf16 by bf16: the gradient, weights and their gradients are
-// cut in two, so that results are nearly as good as f32.
+// cut in three, which loses nothing of an f32, and products of parts are left out where they are less than its last bit.
+// Matrix units of some GPUs cut their sums off instead of rounding them, so that long sums are made outside of them.
 //
 // Heads that share keys have a block each while there are tickets for it. Each then leaves its sums in the workspace, and
 // the last one of them adds them up in the order of heads, whichever it is. Else one block has all of these heads.
@@ -12,6 +13,7 @@
 constexpr int OWN = 32, STEP = TILE_DEPTH;  // rows of a block, and those that stream by together
 constexpr int HALVES = STEP / TILE, WAVES = OWN / TILE * HALVES, THREADS = WAVES * WAVE;
 constexpr int EXCHANGED = TILE * STEP;  // shares of the rows of two waves
+constexpr int PARTS = 3;                // of a value
 
 // Where everything is; positions of tokens are within a sequence.
 template <class Y>
@@ -34,19 +36,38 @@ struct Softmaxes {
     f32 log_sums[OWN], drifts[OWN];
 };
 
-// Shared memory: queries, their gradients cut in two, keys and values; what queries are known by; and shares on their way
-// from wave to wave.
+// An f32 as the sum of PARTS values of bf16, each the nearest one to what those before leave.
+DEVICE void cut_up(f32 value, bf16 (&parts)[PARTS]) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const u32 nearest = bits_of(value) + (part < PARTS - 1 ? 0x8000u : 0u);  // the last one is what is left
+        parts[part].bits = static_cast<u16>(nearest >> 16);
+        value -= widen(parts[part]);
+    }
+}
+
+// Rows of WIDTH values in shared memory without gaps, where runs change places so that those of neighbouring rows are in
+// different banks.
+template <int WIDTH>
+struct Woven {
+    bf16* first;
+    DEVICE bf16* operator()(int row, int run) const { return first + row * WIDTH + (run ^ (row & 7)) * RUN; }
+    DEVICE Words* words(int row, int run) const { return reinterpret_cast<Words*>((*this)(row, run)); }
+};
+
+// Shared memory: queries or keys, of which those of the block itself are soon taken from there; gradients of queries, cut
+// up; values; what queries are known by; and shares on their way from wave to wave.
 template <int WIDTH>
 struct Memory {
-    Staged<WIDTH, bf16> queries, high, low, keys, values;
+    Woven<WIDTH> scored, gradients[PARTS], values;
     Softmaxes* known;
     bf16* shares;
 
     // Where run `run` of row `row` of those lies that the two waves of this one's rows exchange, so that the rows that
     // are read together are in different banks.
-    DEVICE bf16* share(int piece, int row, int run) const {
+    DEVICE bf16* share(int part, int row, int run) const {
         const int rows = thread_index() / WAVE / HALVES;
-        return shares + ((rows * 2 + piece) * TILE + row) * STEP + (run ^ (row >> 1 & 3)) * RUN;
+        return shares + ((rows * PARTS + part) * TILE + row) * STEP + (run ^ (row >> 1 & 3)) * RUN;
     }
 };
 
@@ -59,7 +80,7 @@ DEVICE void send_queries(const Problem<Y>& p, const Memory<WIDTH>& to, i64 batch
     for (int e = 0; e < OWN * RUNS / THREADS; ++e) {
         const int item = e * THREADS + thread_index(), row = item / RUNS, run = item % RUNS;
         const i32 token = first + row;
-        Words words = {}, halves[2] = {};
+        Words words = {}, cut[PARTS] = {};
         f32 drift = 0.0f;
         if (token < p.time) {
             const i64 at = ((batch * p.time + token) * p.heads + head) * WIDTH + run * RUN;
@@ -70,16 +91,16 @@ DEVICE void send_queries(const Problem<Y>& p, const Memory<WIDTH>& to, i64 batch
             load_values(p.y + at, p.even, result);
 #pragma unroll
             for (int i = 0; i < RUN; ++i) {
-                bf16 top, rest;
-                cut(gradient[i], top, rest);
-                put(halves[0], i, top);
-                put(halves[1], i, rest);
+                bf16 parts[PARTS];
+                cut_up(gradient[i], parts);
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) put(cut[part], i, parts[part]);
                 drift = fmaf(gradient[i], result[i], drift);
             }
         }
-        *to.queries.words(row, run) = words;
-        *to.high.words(row, run) = halves[0];
-        *to.low.words(row, run) = halves[1];
+        *to.scored.words(row, run) = words;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) *to.gradients[part].words(row, run) = cut[part];
         for (int n = 1; n < RUNS; n *= 2) drift += shuffle_xor(drift, n);
         if (run == 0) {
             to.known->drifts[row] = drift;
@@ -103,65 +124,102 @@ DEVICE void send_keys(const Problem<Y>& p, const Memory<WIDTH>& to, i64 batch, i
             value = p.v + (batch * p.steps.v_batch + token * p.steps.v_token + kv * p.steps.v_head) + run * RUN;
         }
         if (p.whole || key == nullptr) {
-            copy_words(to.keys.words(row, run), key);
+            copy_words(to.scored.words(row, run), key);
             copy_words(to.values.words(row, run), value);
         } else {
-            *to.keys.words(row, run) = load_words(key, false);
+            *to.scored.words(row, run) = load_words(key, false);
             *to.values.words(row, run) = load_words(value, false);
         }
     }
 }
 
 template <int WIDTH>
-DEVICE Rows<bf16> rows_of(Staged<WIDTH, bf16> from, int first, int k) {
+DEVICE Rows<bf16> rows_of(Woven<WIDTH> from, int first, int k) {
     Rows<bf16> rows;
     rows.load_shared([=](int row, int run) { return from(first + row, k * (TILE_DEPTH / RUN) + run); });
     return rows;
 }
 template <int WIDTH>
-DEVICE Columns<bf16> columns_of(Staged<WIDTH, bf16> from, int first, int k) {
+DEVICE Columns<bf16> columns_of(Woven<WIDTH> from, int first, int k) {
     Columns<bf16> columns;
     columns.load_shared([=](int row, int run) { return from(first + row, k * (TILE_DEPTH / RUN) + run); });
     return columns;
 }
 // 16 of the values of 32 rows, from value d * 16 on, as they are seen from their other side.
 template <int WIDTH>
-DEVICE Columns<bf16> turned_of(Staged<WIDTH, bf16> from, int d) {
+DEVICE Columns<bf16> turned_of(Woven<WIDTH> from, int d) {
     Columns<bf16> columns;
     columns.load_turned([=](int row, int run) { return from(row, d * (TILE / RUN) + run); });
     return columns;
 }
 
+// The queries or keys of a wave's rows, once they are in shared memory. All threads take part.
+template <int WIDTH>
+struct Own {
+    Rows<bf16> rows[WIDTH / TILE_DEPTH];
+    DEVICE explicit Own(const Memory<WIDTH>& memory) {
+        copies_done();
+        block_barrier();
+#pragma unroll
+        for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+            rows[k] = rows_of(memory.scored, thread_index() / WAVE / HALVES * TILE, k);
+        }
+    }
+};
+
 // What a wave has of 16 rows of its block: scores and gradients of weights with 16 others. Products of queries and keys
 // become weights, those of gradients and values the gradients of those products.
 struct Shares {
-    Sums weights, slopes, rests;  // rests: of what the high halves of the gradient lack
+    Sums weights, slopes;
+
+    // Products of 32 more values of queries and keys, and of gradients, which are cut up, and values.
+    template <class A, class B>
+    DEVICE void add(const A& own, const B& other) {
+        Sums product;
+        multiply(product, own, other);
+        add(weights, product);
+    }
+    template <class Part>
+    DEVICE void add_slopes(Part part) {
+        Sums most, rest;
+        part(0, most);
+#pragma unroll
+        for (int i = 1; i < PARTS; ++i) part(i, rest);
+        add(slopes, most);
+        add(slopes, rest);
+    }
+    static DEVICE void add(Sums& sums, const Sums& more) {
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sums.values[i] += more.values[i];
+    }
 
     template <class Y>
     DEVICE void finish(const Problem<Y>& p, int i, i32 query, i32 key, f32 log_sum, f32 drift) {
-        const f32 value = p.score(weights.values[i]), slope = slopes.values[i] + rests.values[i] - drift;
+        const f32 value = p.score(weights.values[i]), slope = slopes.values[i] - drift;
         const f32 weight = p.sees(query, key) ? expf(value - log_sum) : 0.0f;
         weights.values[i] = weight;
         slopes.values[i] = weight == 0.0f ? 0.0f : weight * slope * p.score.slope(value);
     }
 };
 
-// Both halves of the shares of a wave's rows, from the two waves that have them. All threads take part.
+// Both halves of the shares of a wave's rows, cut up, from the two waves that have them. All threads take part.
 template <int WIDTH>
-DEVICE void exchange_shares(const Memory<WIDTH>& memory, const Sums& own, Rows<bf16>& high, Rows<bf16>& low) {
+DEVICE void exchange_shares(const Memory<WIDTH>& memory, const Sums& own, Rows<bf16> (&rows)[PARTS]) {
     const int half = thread_index() / WAVE % HALVES * TILE;
     block_barrier();  // those before may still be read
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) {
         const int row = Sums::row(i), column = half + Sums::column(i);
-        bf16 top, rest;
-        cut(own.values[i], top, rest);
-        memory.share(0, row, column / RUN)[column % RUN] = top;
-        memory.share(1, row, column / RUN)[column % RUN] = rest;
+        bf16 parts[PARTS];
+        cut_up(own.values[i], parts);
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) memory.share(part, row, column / RUN)[column % RUN] = parts[part];
     }
     block_barrier();
-    high.load_shared([=](int row, int run) { return memory.share(0, row, run); });
-    low.load_shared([=](int row, int run) { return memory.share(1, row, run); });
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        rows[part].load_shared([=](int row, int run) { return memory.share(part, row, run); });
+    }
 }
 
 // Sums of 16 rows of the block by one half of the head width.
@@ -171,20 +229,23 @@ struct Half {
     Sums sums[ACROSS];
     static DEVICE int first() { return static_cast<int>(thread_index() / WAVE % HALVES) * ACROSS; }
 
-    DEVICE void add(const Rows<bf16>& high, const Rows<bf16>& low, Staged<WIDTH, bf16> others) {
+    // Rows that are cut up by others, which are too or are bf16.
+    template <int COUNT>
+    DEVICE void add(const Rows<bf16> (&rows)[PARTS], const Woven<WIDTH> (&others)[COUNT]) {
 #pragma unroll
         for (int d = 0; d < ACROSS; ++d) {
-            const Columns<bf16> columns = turned_of(others, first() + d);
-            multiply(sums[d], high, columns);
-            multiply(sums[d], low, columns);
-            keep_order();
-        }
-    }
-    DEVICE void add(const Rows<bf16>& rows, Staged<WIDTH, bf16> others) {
+            Sums most, rest;
 #pragma unroll
-        for (int d = 0; d < ACROSS; ++d) {
-            multiply(sums[d], rows, turned_of(others, first() + d));
-            keep_order();
+            for (int other = 0; other < COUNT; ++other) {
+                const Columns<bf16> columns = turned_of(others[other], first() + d);
+#pragma unroll
+                for (int part = 0; part < PARTS - other; ++part) {
+                    multiply(other + part == 0 ? most : rest, rows[part], columns);
+                }
+                keep_order();
+            }
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) sums[d].values[i] += most.values[i] + rest.values[i];
         }
     }
     // To rows `stride` apart, of which the block's first is at `to`; `rows` of them are there.
@@ -223,25 +284,28 @@ struct Half {
     }
 };
 
-// Adds to the gradients of the keys from `own` on, which are in shared memory, what all queries of a head have for them.
+// Adds to the gradients of the keys from `own` on, the block's own, what all queries of a head have for them.
 template <int WIDTH, class Y>
-DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own, Half<WIDTH>& keys,
-                    Half<WIDTH>& values) {
+DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, const Own<WIDTH>& held, i64 batch, i32 head,
+                    i32 own, Half<WIDTH>& keys, Half<WIDTH>& values) {
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
     const i32 end = p.window > 0 ? smaller(p.time, own + OWN - 1 + p.window) : p.time;
     for (i32 first = own; first < end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_queries(p, memory, batch, head, first);
-        copies_done();  // of the keys
         block_barrier();
         Shares shares;
 #pragma unroll
         for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
-            multiply(shares.weights, rows_of(memory.keys, side, k), columns_of(memory.queries, half, k));
-            const Rows<bf16> value = rows_of(memory.values, side, k);
-            multiply(shares.slopes, value, columns_of(memory.high, half, k));
-            multiply(shares.rests, value, columns_of(memory.low, half, k));
+            shares.add(held.rows[k], columns_of(memory.scored, half, k));
             keep_order();
+        }
+#pragma unroll 1
+        for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+            const Rows<bf16> value = rows_of(memory.values, side, k);
+            shares.add_slopes([&](int part, Sums& sums) {
+                multiply(sums, value, columns_of(memory.gradients[part], half, k));
+            });
         }
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
@@ -249,12 +313,11 @@ DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch,
             shares.finish(p, i, first + query, own + side + Sums::row(i), memory.known->log_sums[query],
                           memory.known->drifts[query]);
         }
-        Rows<bf16> high, low;
-        exchange_shares(memory, shares.weights, high, low);
-        values.add(high, low, memory.high);
-        values.add(high, memory.low);
-        exchange_shares(memory, shares.slopes, high, low);
-        keys.add(high, low, memory.queries);
+        Rows<bf16> rows[PARTS];
+        exchange_shares(memory, shares.weights, rows);
+        values.add(rows, memory.gradients);
+        exchange_shares(memory, shares.slopes, rows);
+        keys.add(rows, {memory.scored});
     }
 }
 
@@ -265,6 +328,7 @@ DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 bat
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
     const i32 end = smaller(p.time, own + OWN), begin = p.window > 0 ? larger(own + 1 - p.window, 0) : 0;
     send_queries(p, memory, batch, head, own);
+    const Own<WIDTH> held(memory);
     for (i32 first = begin / STEP * STEP; first < end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_keys(p, memory, batch, head / p.group, first);
@@ -273,11 +337,15 @@ DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 bat
         Shares shares;
 #pragma unroll
         for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
-            multiply(shares.weights, rows_of(memory.queries, side, k), columns_of(memory.keys, half, k));
-            const Columns<bf16> value = columns_of(memory.values, half, k);
-            multiply(shares.slopes, rows_of(memory.high, side, k), value);
-            multiply(shares.rests, rows_of(memory.low, side, k), value);
+            shares.add(held.rows[k], columns_of(memory.scored, half, k));
             keep_order();
+        }
+#pragma unroll 1
+        for (int k = 0; k < WIDTH / TILE_DEPTH; ++k) {
+            const Columns<bf16> value = columns_of(memory.values, half, k);
+            shares.add_slopes([&](int part, Sums& sums) {
+                multiply(sums, rows_of(memory.gradients[part], side, k), value);
+            });
         }
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
@@ -285,9 +353,9 @@ DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 bat
             shares.finish(p, i, own + query, first + half + Sums::column(i), memory.known->log_sums[query],
                           memory.known->drifts[query]);
         }
-        Rows<bf16> high, low;
-        exchange_shares(memory, shares.slopes, high, low);
-        queries.add(high, low, memory.keys);
+        Rows<bf16> rows[PARTS];
+        exchange_shares(memory, shares.slopes, rows);
+        queries.add(rows, {memory.scored});
     }
 }
 
@@ -301,16 +369,14 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
                                            i64 kv_heads, i64 sharers, f64 scale, i64 window, f64 cap, i64 q_batch,
                                            i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch,
                                            i64 v_token, i64 v_head, Status status) {
-    constexpr int STRIDE = Staged<WIDTH, bf16>::STRIDE, KEPT = OWN * WIDTH;
-    SHARED(Words, words, 5 * OWN * STRIDE / RUN);
-    SHARED(Words, exchanged, WAVES / HALVES * 2 * EXCHANGED / RUN);
+    constexpr int KEPT = OWN * WIDTH;
+    SHARED(Words, words, (2 + PARTS) * KEPT / RUN);
+    SHARED(Words, exchanged, WAVES / HALVES * PARTS * EXCHANGED / RUN);
     SHARED(Softmaxes, known, 1);
     bf16* const rows = reinterpret_cast<bf16*>(words);
     const Memory<WIDTH> memory = {{rows},
-                                  {rows + OWN * STRIDE},
-                                  {rows + 2 * OWN * STRIDE},
-                                  {rows + 3 * OWN * STRIDE},
-                                  {rows + 4 * OWN * STRIDE},
+                                  {{rows + KEPT}, {rows + 2 * KEPT}, {rows + 3 * KEPT}},
+                                  {rows + 4 * KEPT},
                                   known,
                                   reinterpret_cast<bf16*>(exchanged)};
     const Steps steps = {q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head};
@@ -331,7 +397,10 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
             const i32 kv = static_cast<i32>(place % owners / sharers), each = static_cast<i32>(group / sharers);
             Half<WIDTH> keys, values;
             send_keys(p, memory, batch, kv, own);
-            for (i32 h = 0; h < each; ++h) of_keys(p, memory, batch, kv * group + sharer * each + h, own, keys, values);
+            const Own<WIDTH> held(memory);
+            for (i32 h = 0; h < each; ++h) {
+                of_keys(p, memory, held, batch, kv * group + sharer * each + h, own, keys, values);
+            }
             if (sharers > 1) {
                 const i64 shared = (batch * kv_heads + kv) * tiles + turn;
                 f32* const sums = workspace + shared * sharers * 2 * KEPT;
