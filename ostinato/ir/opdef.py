@@ -196,7 +196,7 @@ def rows_of_first(operands: OperandTypes) -> Sizes:
 class OpDef:
     """One operator.
 
-    `results` names the results; a trailing "*" ("y*") means as many as there are. `infer` returns the result types or raises a typed error that says expected and
+    `results` names the results; a trailing "*" ("y*") means any number. `infer` returns the result types or raises a typed error that says expected and
     found. Aliasing is declared here and nothing else aliases: with a `view` rule, result 0 lies in the bytes of its operand; `must_alias` lists (result,
     operand) pairs that are the same bytes, and such an operand has no later reader; where it is optional, it is absent together with its result, which is
     among the last ones. `extent` names the operand or result whose leading axis counts the rows of work (the first result if empty). `sizes` says how many rows

@@ -7,7 +7,8 @@
 | `bf16_results` | bf16 | bf16 | bf16 of q, k, v, gate and up without a bias, f32 of all else | f32 |
 
 The residual stream, norms inside, scores, probabilities and logits are f32 under every policy; matrices in blocks (q8_0 and the others) keep their blocks and
-multiply f32. A policy may hold for some kinds of projections alone: "bf16[down,gate,up]". Others then read f32 beside their bf16 matrix, which is a product of
+multiply f32. In training a policy by which all projections narrow has q, k and v enter attention in bf16, and the context leave it so (`frontend/training.py`).
+A policy may hold for some kinds of projections alone: "bf16[down,gate,up]". Others then read f32 beside their bf16 matrix, which is a product of
 another kind, with rows of its own.
 """
 

@@ -125,9 +125,8 @@ def _input(item: GraphInput, readers: _Readers) -> GraphInput:
     if tensor.layout is not None:
         return item
     layout = tensor.natural_layout
-    if (
-        item.role is Role.WEIGHT and tensor.rank == 2 and readers.of(item.value.name)
-    ):  # a parameter lies as updates see it
+    # a parameter lies in its natural layout, as its updates see it
+    if item.role is Role.WEIGHT and tensor.rank == 2 and readers.of(item.value.name):
         wanted = _weight_layout(item.value.name, readers)
         layout = layout if wanted == NATURAL else wanted
     return replace(item, value=Value(item.value.name, tensor.with_layout(layout)))

@@ -13,17 +13,24 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ostinato.ir.graph import Graph, Node, Value
-from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import Names, infers, new_node, overwritten_values, rebuilt, sole_reader
+from ostinato.passes.rewrite import (
+    SUMS,
+    Names,
+    infers,
+    new_node,
+    overwritten_values,
+    rebuilt,
+    reshape_node,
+    sole_reader,
+)
 
 __all__ = ["FuseAccumulate"]
 
-_SUMS = ("add", "accumulate")
 _IN_PLACE = {"matmul": "matmul_add", "embedding_backward": "embedding_backward_add"}
 """What makes a term, and what adds that term to its first operand."""
 
@@ -66,7 +73,7 @@ class _Sums:
     def fused(self) -> Graph:
         nodes: list[Node] = []
         for node in self._graph.nodes:
-            found = next(self._candidates(node), [node]) if node.op in _SUMS else [node]
+            found = next(self._candidates(node), [node]) if node.op in SUMS else [node]
             nodes += found
             self._made.update((value.name, new) for new in found for value in new.results)
         return rebuilt(self._graph, [node for node in nodes if node.name not in self._gone])
@@ -111,8 +118,9 @@ class _Sums:
         if place is None:
             place = self._names.unique(f"{total.name}.rows")
             like = self._types[kept]
-            before.append(_reshape(kept, Value(place, TensorType(term.shape, like.dtype, ("",) * term.rank)), total))
-            self._types[place] = before[0].results[0].type
+            rows = Value(place, TensorType(term.shape, like.dtype, ("",) * term.rank))
+            before.append(reshape_node(kept, rows, total.location))
+            self._types[place] = rows.type
         wanted, found = total.results[0], self._types[place]
         result = wanted if wanted.type == found else Value(self._names.unique(f"{total.name}.sum"), found)
         attrs = {key: value for key, value in of.maker.attrs.items() if key not in ("dtype", "rows")}
@@ -122,12 +130,4 @@ class _Sums:
         if not infers(fused, self._types) or not self._levels.allow(fused, (of.maker,), self._types, (total, *gone)):
             return None
         self._gone.update(node.name for node in gone)
-        return [*before, fused, *([] if result is wanted else [_reshape(result.name, wanted, total)])]
-
-
-def _reshape(source: str, result: Value, total: Node) -> Node:
-    attrs: dict[str, Attr] = {
-        "shape": result.type.static_shape,
-        "axes": "".join(axis or "_" for axis in result.type.axes),
-    }
-    return new_node("reshape", (source,), (result,), attrs, total.location)
+        return [*before, fused, *([] if result is wanted else [reshape_node(result.name, wanted, total.location)])]

@@ -14,11 +14,9 @@ from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import infers, replace_nodes, sole_reader
+from ostinato.passes.rewrite import SUMS, infers, replace_nodes, sole_reader
 
 __all__ = ["FuseNormBackward"]
-
-_SUMS = ("add", "accumulate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class FuseNormBackward:
         index = {value.name: place for place, node in enumerate(graph.nodes) for value in node.results}
         replaced: dict[str, Node | None] = {}
         for node in graph.nodes:
-            if node.op not in _SUMS:
+            if node.op not in SUMS:
                 continue
             for made, added in (node.operands, node.operands[::-1]):
                 norm = graph.producers.get(made or "")

@@ -12,7 +12,16 @@ from collections.abc import Collection, Hashable, Sequence
 
 from ostinato.ir.graph import Graph, GraphInput, Node, Role, Value
 from ostinato.ir.opdef import Attr
-from ostinato.passes.rewrite import Names, fused_input, infer, joint_product, new_node, rebuilt, result_dtype
+from ostinato.passes.rewrite import (
+    Names,
+    fused_input,
+    infer,
+    joint_product,
+    new_node,
+    rebuilt,
+    reshape_node,
+    result_dtype,
+)
 
 __all__ = ["apart", "join_projections"]
 
@@ -68,11 +77,7 @@ def apart(graph: Graph) -> Graph:
                 continue
             seen = Value(names.unique(f"{value.name}.columns"), tensor)
             nodes.append(new_node("slice", (joint.name,), (seen,), attrs, node.location))
-            shape: dict[str, Attr] = {
-                "shape": value.type.static_shape,
-                "axes": "".join(name or "_" for name in value.type.axes),
-            }
-            nodes.append(new_node("reshape", (seen.name,), (value,), shape, node.location))
+            nodes.append(reshape_node(seen.name, value, node.location))
     return rebuilt(graph, nodes)
 
 

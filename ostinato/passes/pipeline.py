@@ -120,12 +120,10 @@ def pipeline(options: PipelineOptions = PipelineOptions()) -> tuple[Pass, ...]:
         FuseRopeBias(options.choice),  # before fuse_attention, which reads heads in the order that this gives them
         FuseAttention(options.choice),
         FuseSavedAttention(options.choice),  # after fuse_attention, which makes attention of its parts
-        FuseNormBackward(
-            options.choice
-        ),  # before fuse_accumulate, so that sums with a norm's gradient are none of products
+        FuseNormBackward(options.choice),  # before fuse_accumulate, which would take the sum
         FuseAccumulate(options.choice),  # takes the sums of gradients that are left
         FuseCopies(options.choice),  # after everything that changes who makes a gradient
-        FuseUpdates(choice=options.choice),
+        FuseUpdates(choice=options.choice),  # waits for none: an update has no reader
         AssignLayout(options.choice),  # after fusion fixed the producers
         SelectImpl(options.choice),  # needs final operators, dtypes, layouts and the target
         Gate(),

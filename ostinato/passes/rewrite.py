@@ -15,6 +15,7 @@ from ostinato.ir.ops import OP
 from ostinato.ir.types import DType, TensorType
 
 __all__ = [
+    "SUMS",
     "Names",
     "fused_input",
     "infer",
@@ -27,11 +28,15 @@ __all__ = [
     "rebuilt",
     "renamed_operands",
     "replace_nodes",
+    "reshape_node",
     "result_dtype",
     "sole_reader",
     "with_attr",
     "with_types",
 ]
+
+SUMS = ("add", "accumulate")
+"""Operators that add two values, elsewhere or in the bytes of the first."""
 
 
 def rebuilt(graph: Graph, nodes: Sequence[Node], inputs: Sequence[GraphInput] | None = None) -> Graph:
@@ -137,6 +142,15 @@ def new_node(
 ) -> Node:
     """A node in normal form: attributes complete and in schema order, no absent operand at the end."""
     return Node(op, trimmed(operands), tuple(results), Attributes(OP[op].attributes(attrs)), location=location)
+
+
+def reshape_node(source: str, result: Value, location: Location | None) -> Node:
+    """The reshape that shows a value in the shape and with the axis names of `result`, whose extents are integers."""
+    attrs: dict[str, Attr] = {
+        "shape": result.type.static_shape,
+        "axes": "".join(axis or "_" for axis in result.type.axes),
+    }
+    return new_node("reshape", (source,), (result,), attrs, location)
 
 
 def joint_product(node: Node, name: str, types: Mapping[str, TensorType]) -> Node:

@@ -10,7 +10,7 @@ dies there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ostinato.ir.errors import ConfigError, DTypeError
@@ -29,14 +29,13 @@ __all__ = ["TrainingGraph", "Updates", "as_parameters", "training_graph"]
 @dataclass(frozen=True, slots=True)
 class Updates:
     """An optimizer as the graph needs to know it. `kind`: "adamw", "sgd" or "sgd_momentum"; `moments`: their dtype; `clip`: whether gradients are clipped by
-    their global norm; `decays` says by name and type which parameters decay."""
+    their global norm. Matrices decay where weights do; vectors, which are gains and biases, never."""
 
     kind: str
     moments: DType = DType.F32
     schedule: str = "constant"
     clip: bool = False
     nesterov: bool = False
-    decays: Callable[[str, TensorType], bool] = lambda name, tensor: tensor.rank > 1
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -152,7 +151,7 @@ class _Optimizer:
         operands = [master, gradient, *(state for _, state in held), FACTORS, *(() if mirror is None else (mirror,))]
         results = [f"{value}.next" for value in (master, *(state for _, state in held))]
         results += [] if mirror is None else [f"{mirror}.next"]
-        attrs: dict[str, Attr] = {"decay": updates.decays(name, tensor)}
+        attrs: dict[str, Attr] = {"decay": tensor.rank > 1}
         if updates.kind == "sgd_momentum":
             attrs["nesterov"] = updates.nesterov
         self._add(updates.kind, operands, results, attrs, self._location(gradient))

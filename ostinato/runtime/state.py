@@ -129,24 +129,23 @@ class ProgramState:
     # reading
 
     def _tensor(self, name: str) -> Array:
-        shape = self._shape(name)
         dtype = self._dtype(name)
-        found = np.empty(shape, dtype.numpy)
-        rows = np.zeros(shape[::-1][0] if self._is_transposed(name) else shape[0], np.bool_)
+        found = np.empty(self._shape(name), dtype.numpy)
+        logical = self._logical(name, found)
+        rows = np.zeros(len(logical), np.bool_)
         for slot, part, first_row in self._places[name]:
             if slot.type.dtype is dtype:
                 values = self._values(slot)[first_row : first_row + part.stop - part.start]
-                logical = found.T if part.transform == "transpose" else found
                 logical[part.start : part.stop] = values
                 rows[part.start : part.stop] = True
         if not rows.all():
-            found[~rows] = self._stored(name, dtype)[~rows]
+            logical[~rows] = self._stored(name, dtype, len(rows))[~rows]
         return found
 
-    def _stored(self, name: str, dtype: DType) -> Array:
-        """A tensor of which rows are frozen, as the checkpoint has it."""
+    def _stored(self, name: str, dtype: DType, rows: int) -> Array:
+        """The logical rows of a tensor of which some are frozen, as the checkpoint has them."""
         part = self._places[name][0][1]
-        return logical_weight(dtype, (replace(part, start=0, stop=self._shape(name)[0]),), self._program.source)
+        return logical_weight(dtype, (replace(part, start=0, stop=rows),), self._program.source)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._program.source.shape(name))
@@ -154,8 +153,9 @@ class ProgramState:
     def _dtype(self, name: str) -> DType:
         return max((slot.type.dtype for slot, _, _ in self._places[name]), key=lambda dtype: dtype.block_bytes)
 
-    def _is_transposed(self, name: str) -> bool:
-        return self._places[name][0][1].transform == "transpose"
+    def _logical(self, name: str, array: Array) -> Array:
+        """A view of a tensor by the rows that its slots have: the columns of one that is stored transposed."""
+        return array.T if self._places[name][0][1].transform == "transpose" else array
 
     def _values(self, item: WeightSlot | Binding) -> Array:
         if self._reference is not None:
@@ -189,10 +189,14 @@ class ProgramState:
         return array
 
     def _check_frozen(self, name: str, array: Array) -> None:
-        frozen = np.ones(array.shape[-1] if self._is_transposed(name) else len(array), np.bool_)
+        logical = self._logical(name, array)
+        frozen = np.ones(len(logical), np.bool_)
         for _, part, _ in self._places[name]:
             frozen[part.start : part.stop] = False
-        if frozen.any() and not np.array_equal(array[frozen], self._stored(name, DType.of(array.dtype))[frozen]):
+        if not frozen.any():
+            return
+        stored = self._stored(name, DType.of(array.dtype), len(frozen))
+        if not np.array_equal(logical[frozen], stored[frozen]):
             raise InputError(
                 f"{int(frozen.sum())} of its {len(frozen)} rows are frozen, and these are others than the checkpoint's",
                 node=name,

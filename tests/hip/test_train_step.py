@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ostinato.backend_hip.hip_device import HipDevice
+from ostinato.runtime.training.optimizer import AdamW
 from tests.training.steps import state_of
 from tests.training.tiny import EMBED, batch, checkpoint, make
 
@@ -58,10 +60,11 @@ def test_every_mode_has_the_same_bits_and_a_captured_step_is_one_graph(
 
 
 def test_sixty_percent_of_the_arena_gives_the_same_bits(gpu: HipDevice, tmp_path: Path) -> None:
-    folder = checkpoint("qwen2", tmp_path, num_hidden_layers=2)
-    free = make(folder, device=gpu, mode="captured", chunks=2)
+    folder = checkpoint("qwen2", tmp_path, num_hidden_layers=3)
+    options: dict[str, Any] = {"device": gpu, "mode": "captured", "chunks": 2, "optimizer": AdamW(lr=3e-3)}
+    free = make(folder, **options)
     limit = int(free.memory.arena * 0.6)
-    tight = make(folder, device=gpu, mode="captured", chunks=2, memory_limit=limit)
+    tight = make(folder, memory_limit=limit, **options)
     assert tight.memory.arena <= limit
     assert tight.plan.stats.recomputed > 0
     for number in range(3):

@@ -72,7 +72,7 @@ def test_one_block_has_all_heads_of_a_group_where_there_are_too_few_tickets(
     assert launch is not None
     assert launch.grid[0] == 2 * (4 + 4)
     assert row.workspace(site) == 2 * 4 * 2 * 32 * 64 * 4
-    monkeypatch.setattr(attention_backward, "_TICKETS", 3)
+    monkeypatch.setattr(attention_backward, "TICKETS", 3)
     launch = row.launch_of(site)
     assert launch is not None
     assert (launch.grid[0], row.workspace(site)) == (2 * (2 + 4), 0)

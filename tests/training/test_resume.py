@@ -172,8 +172,8 @@ def prove_kills(tmp_path: Path, seed: int, kills: int, steps: int) -> None:
         assert [(line["step"], line["loss"]) for line in found] == [(line["step"], line["loss"]) for line in lines]
 
 
-def test_three_kills_change_nothing(tmp_path: Path, seed: int) -> None:
-    prove_kills(tmp_path, seed, kills=3, steps=30)
+def test_a_kill_changes_nothing(tmp_path: Path, seed: int) -> None:
+    prove_kills(tmp_path, seed, kills=1, steps=20)
 
 
 @pytest.mark.slow

@@ -107,11 +107,11 @@ def stopping(at: int, how: Callable[[], None]) -> Callable[..., FakeStep]:
     class Stopping(FakeStep):
         calls = 0
 
-        def __call__(self, number: int, input_ids: Any, target: Any) -> FakeResult:
+        def __call__(self, input_ids: Any, target: Any) -> FakeResult:
             self.calls += 1
             if self.calls == at:
                 how()
-            return super().__call__(number, input_ids, target)
+            return super().__call__(input_ids, target)
 
     return lambda config, model, optimizer, progress: Stopping(model, optimizer.lr)
 

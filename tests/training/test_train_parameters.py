@@ -208,19 +208,20 @@ def test_a_saved_plan_trains_alike(program: Program) -> None:
 
 
 def _pieces(mode: str) -> tuple[Executable, dict[str, Array]]:
-    """Parameters that are pieces: two tensors one below the other, one turned, and rows of one."""
+    """Parameters that are pieces: two tensors one below the other, one turned, rows of one, and columns of one turned."""
     rng = np.random.default_rng(4)
     arrays = {
         name: rng.standard_normal(shape, np.float32)
-        for name, shape in {"a": (3, 4), "b": (2, 4), "t": (4, 6), "r": (5, 4)}.items()
+        for name, shape in {"a": (3, 4), "b": (2, 4), "t": (4, 6), "r": (5, 4), "c": (4, 6)}.items()
     }
     parts = {
         "joined": (WeightPart("a", 0, 3), WeightPart("b", 0, 2)),
         "turned": (WeightPart("t", 0, 6, "transpose"),),
         "rows": (WeightPart("r", 1, 4),),
+        "columns": (WeightPart("c", 1, 3, "transpose"),),
     }
     builder = GraphBuilder("forward")
-    x = builder.input("x", TensorType((14, 4), DType.F32))
+    x = builder.input("x", TensorType((16, 4), DType.F32))
     rows = {name: sum(part.stop - part.start for part in found) for name, found in parts.items()}
     weights = [builder.weight(name, TensorType((rows[name], 4), DType.F32), parts[name]) for name in parts]
     made = builder.finish([x + builder.apply("concat", weights, {"axis": 0})])
@@ -240,15 +241,20 @@ def test_tensors_are_addressed_through_pieces(mode: str) -> None:
     exe, arrays = _pieces(mode)
     for name in arrays:
         np.testing.assert_array_equal(exe.read_state(name), arrays[name], err_msg=name)
-    with pytest.raises(InputError, match=r"2 of its 5 rows are frozen"):
-        exe.write_state("r", -arrays["r"])
+    for name, told in (("r", "2 of its 5 rows"), ("c", "4 of its 6 rows")):
+        with pytest.raises(InputError, match=f"{told} are frozen"):
+            exe.write_state(name, -arrays[name])
     np.testing.assert_array_equal(exe.read_state("rows"), arrays["r"][1:4])
     with pytest.raises(InputError, match="written by the names of its tensors, a, b"):
         exe.write_state("joined", np.zeros((5, 4), np.float32))
     new = {name: -array for name, array in arrays.items()}
     new["r"][[0, 4]] = arrays["r"][[0, 4]]
+    new["c"][:, [0, 3, 4, 5]] = arrays["c"][:, [0, 3, 4, 5]]
     exe.write_states(new)
-    zero = np.zeros((14, 4), np.float32)
+    zero = np.zeros((16, 4), np.float32)
     found = next(iter(exe.run(None, {"x": zero}).values()))
-    np.testing.assert_array_equal(found, np.concatenate([new["a"], new["b"], new["t"].T, new["r"][1:4]]))
-    np.testing.assert_array_equal(exe.read_state("t"), new["t"])
+    np.testing.assert_array_equal(
+        found, np.concatenate([new["a"], new["b"], new["t"].T, new["r"][1:4], new["c"].T[1:3]])
+    )
+    for name in ("t", "c"):
+        np.testing.assert_array_equal(exe.read_state(name), new[name], err_msg=name)

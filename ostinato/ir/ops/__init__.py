@@ -4,10 +4,11 @@ An operator is one `OpDef` in its family's file, which lists it; its implementat
 Attributes are plain values, types carry no callables, and result types carry no layout (`rules.py`).
 
 Families, a file each: projections by weights (`linear`) and products of activations (`matmul`), `norm`, rotary embedding (tables in `rotary`, `rope`,
-`rope_bias`, `rope_joint`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`, `elementwise`,
-`movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Training adds `dropout`, losses token by token
-(`token_loss`), backward operators (`norm_backward`, `column_sums`, and others called after the files of their forward operators), sums in place (`accumulate`)
-and the `optimizer`, alone or for a group of parameters (`optimizer_group`); rules of derivatives stand with the forward operators, what they share in `derivatives`. Room is kept for those to come, each a new file:
+`rope_bias`, `rope_joint`), `attention` (its products one by one in `attention_parts`) and its `cache`, both fused in `rope_store`, `softmax`, `activation`,
+`elementwise`, `movement`, `reduce`, `view`, and what follows logits: `logit_bias`, `penalize`, `select`, `advance`, `loss`. Training adds `dropout`, losses
+token by token (`token_loss`), backward operators (`norm_backward`, `column_sums`, and others called after the files of their forward operators), sums in place
+(`accumulate`) and the `optimizer`, alone or for a group of parameters (`optimizer_group`); rules of derivatives stand with the forward operators, what they
+share in `derivatives`. Room is kept for those to come, each a new file:
 - collectives: `Effect.ORDERED`, with the group as an attribute;
 """
 

@@ -42,6 +42,7 @@ __all__ = [
     "SETTING_NAMES",
     "SGD",
     "SGD_MOMENTUM",
+    "sample_factors",
 ]
 
 SETTING_NAMES = (
@@ -245,7 +246,8 @@ def _samples_factors(rng: np.random.Generator) -> Iterator[Sample]:
     yield invalid(DTypeError, reals([0.0]), *good[1:], attrs=plain)
 
 
-def _given_factors(scale: float = 1.0, applies: float = 1.0) -> SampleOperand:
+def sample_factors(scale: float = 1.0, applies: float = 1.0) -> SampleOperand:
+    """Factors of a step for samples: with that scale of the gradient, applied or not."""
     return reals([1e-2, 0.9, 0.95, 1e-8, 0.1, 2.5, 4.0, scale, applies, 3.0])
 
 
@@ -278,17 +280,17 @@ def _samples_update(
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in ((1, 64), (3, 33), (7, 257), (2, 3, 5), (1,), (5000,), (), (0, 8), (3, 0)):
-            yield valid(*call(rng, shape, _given_factors()), **on)
+            yield valid(*call(rng, shape, sample_factors()), **on)
         for mirror in (None, DType.BF16, DType.F16):
             for narrow in (DType.F32, DType.BF16):
-                yield valid(*call(rng, (5, 67), _given_factors(0.3), narrow, mirror), **on)
-                yield valid(*call(rng, (5, 67), _given_factors(0.0, 0.0), narrow, mirror), **on)
+                yield valid(*call(rng, (5, 67), sample_factors(0.3), narrow, mirror), **on)
+                yield valid(*call(rng, (5, 67), sample_factors(0.0, 0.0), narrow, mirror), **on)
         for name in switches:
-            yield valid(*call(rng, (5, 67), _given_factors()), **{**on, name: False})
-        yield valid(*call(rng, (4, 6), _given_factors(), mirror=DType.BF16, axes="FC"), **on)
-        lost = call(rng, (9,), _given_factors(0.0, 0.0))  # what is not applied is not looked at
+            yield valid(*call(rng, (5, 67), sample_factors()), **{**on, name: False})
+        yield valid(*call(rng, (4, 6), sample_factors(), mirror=DType.BF16, axes="FC"), **on)
+        lost = call(rng, (9,), sample_factors(0.0, 0.0))  # what is not applied is not looked at
         yield valid(lost[0], reals([np.nan] * 9), *lost[2:], **on)
-        good = call(rng, (4, 6), _given_factors(), mirror=DType.BF16)
+        good = call(rng, (4, 6), sample_factors(), mirror=DType.BF16)
         for index, operand in enumerate(good):
             wrong = normal((1, 6), operand.type.dtype)
             yield invalid(ShapeError, *good[:index], wrong, *good[index + 1 :], attrs=on)

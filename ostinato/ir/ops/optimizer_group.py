@@ -13,7 +13,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.opdef import Attr, AttrSpec, Cost, Effect, OperandSpec, OperandTypes, Sample, SampleOperand
 from ostinato.ir.ops.derivatives import UPDATE
-from ostinato.ir.ops.optimizer import ADAMW, FACTORS_OPERAND
+from ostinato.ir.ops.optimizer import ADAMW, FACTORS_OPERAND, sample_factors
 from ostinato.ir.ops.rules import Arrays, Site, define, fail, nbytes
 from ostinato.ir.ops.samplers import floats, indices, invalid, normal, reals, valid
 from ostinato.ir.types import Array, DType, TensorType
@@ -70,9 +70,6 @@ def _cost(operands: OperandTypes, results: Sequence[TensorType], attrs: Mapping[
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def factors(scale: float = 1.0, applies: float = 1.0) -> SampleOperand:
-        return reals([1e-2, 0.9, 0.95, 1e-8, 0.1, 2.5, 4.0, scale, applies, 3.0])
-
     def member(shape: tuple[int, ...], moments: DType = DType.F32) -> tuple[SampleOperand, ...]:
         squares = floats(rng.standard_normal(shape) ** 2 + 1e-3, moments)
         return (normal(shape), normal(shape), normal(shape, moments), squares)
@@ -81,20 +78,20 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for moments in (DType.F32, DType.BF16):
         for count in range(1, MOST_UPDATES + 1):
             members = (part for shape in shapes[:count] for part in member(shape, moments))
-            yield valid(factors(), *members, decay=True)
+            yield valid(sample_factors(), *members, decay=True)
         pair = (*member((67,), moments), *member((4, 9), moments))
-        yield valid(factors(0.3), *pair, decay=False)
-        yield valid(factors(0.0, 0.0), *pair, decay=True)
+        yield valid(sample_factors(0.3), *pair, decay=False)
+        yield valid(sample_factors(0.0, 0.0), *pair, decay=True)
     attrs: dict[str, Attr] = {"decay": True}
     good = member((6,)), member((4, 6))
-    yield invalid(ShapeError, factors(), attrs=attrs)
+    yield invalid(ShapeError, sample_factors(), attrs=attrs)
     yield invalid(ShapeError, reals([1.0]), *good[0], attrs=attrs)
-    yield invalid(ShapeError, factors(), *good[0][:3], attrs=attrs)
-    yield invalid(ShapeError, factors(), *good[0], good[1][0], good[0][1], *good[1][2:], attrs=attrs)
-    yield invalid(ShapeError, factors(), *good[0], None, None, None, None, *good[1], attrs=attrs)
-    yield invalid(DTypeError, factors(), *good[0], *member((5,), DType.BF16), attrs=attrs)
-    yield invalid(DTypeError, factors(), indices(np.zeros(6)), *good[0][1:], attrs=attrs)
-    yield invalid(ConfigError, factors(), *good[0])
+    yield invalid(ShapeError, sample_factors(), *good[0][:3], attrs=attrs)
+    yield invalid(ShapeError, sample_factors(), *good[0], good[1][0], good[0][1], *good[1][2:], attrs=attrs)
+    yield invalid(ShapeError, sample_factors(), *good[0], None, None, None, None, *good[1], attrs=attrs)
+    yield invalid(DTypeError, sample_factors(), *good[0], *member((5,), DType.BF16), attrs=attrs)
+    yield invalid(DTypeError, sample_factors(), indices(np.zeros(6)), *good[0][1:], attrs=attrs)
+    yield invalid(ConfigError, sample_factors(), *good[0])
 
 
 def _specs() -> Iterator[OperandSpec]:

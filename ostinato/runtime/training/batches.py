@@ -101,7 +101,8 @@ class Batches(abc.ABC):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes to where `state` says. Raises `ConfigError` for what is no state of these data; the iterator then stays where it is."""
-        if not isinstance(state, Mapping) or set(state) != {"epoch", "batch", "identity"}:
+        given: object = state  # callers are not type-checked
+        if not isinstance(given, Mapping) or set(given) != {"epoch", "batch", "identity"}:
             raise ConfigError(
                 f"a state of data has epoch, batch and identity, found {shown(state)}",
                 hint="give what state() gave",

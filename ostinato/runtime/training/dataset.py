@@ -20,15 +20,10 @@ from ostinato.ir.errors import BoundsError, ConfigError, DTypeError, InputError
 from ostinato.ir.types import Array
 from ostinato.runtime.training.batches import Batches
 
-__all__ = ["TOKEN_SUFFIXES", "TokenDataset", "TokenEncoder", "open_tokens"]
+__all__ = ["TOKEN_DTYPES", "TokenDataset", "TokenEncoder", "open_tokens"]
 
-TOKEN_SUFFIXES: Mapping[str, np.dtype[Any]] = {
-    ".uint16": np.dtype("<u2"),
-    ".u16": np.dtype("<u2"),
-    ".int32": np.dtype("<i4"),
-    ".i32": np.dtype("<i4"),
-}
-"""Suffixes of files that hold nothing but little-endian integers."""
+TOKEN_DTYPES: Mapping[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "int32": np.dtype("<i4")}
+"""What the tokens of a file of bare little-endian integers may be; a suffix of that name says it."""
 _MOST_VOCABULARY = 2**31 - 1
 _BLOCK = 1 << 22
 """Tokens that are looked at together."""
@@ -147,11 +142,9 @@ def open_tokens(path: str | os.PathLike[str], dtype: str | None = None) -> Array
     Raises `ConfigError` for a file that cannot be read or whose type nothing names, and `InputError` for one that does not hold whole integers.
     """
     file = Path(path)
-    kind = TOKEN_SUFFIXES.get(file.suffix)
-    if dtype is not None:
-        kind = {"uint16": TOKEN_SUFFIXES[".uint16"], "int32": TOKEN_SUFFIXES[".int32"]}.get(dtype)
-        if kind is None:
-            raise ConfigError(f"dtype of {file} is {dtype!r}", hint='use "uint16" or "int32"')
+    kind = TOKEN_DTYPES.get(file.suffix.removeprefix(".") if dtype is None else dtype)
+    if dtype is not None and kind is None:
+        raise ConfigError(f"dtype of {file} is {dtype!r}", hint=f"use {' or '.join(TOKEN_DTYPES)}")
     try:
         if file.suffix == ".npy":
             loaded: Array = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -159,7 +152,7 @@ def open_tokens(path: str | os.PathLike[str], dtype: str | None = None) -> Array
         if kind is None:
             raise ConfigError(
                 f"{file} does not say what its integers are",
-                hint=f'name it {", ".join(TOKEN_SUFFIXES)} or .npy, or give dtype="uint16"',
+                hint=f'name it .{", .".join(TOKEN_DTYPES)} or .npy, or give dtype="uint16"',
             )
         size = file.stat().st_size
         if size == 0 or size % kind.itemsize:

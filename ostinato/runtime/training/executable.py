@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ostinato.ir.checks import integer, shown
-from ostinato.ir.errors import ConfigError, InputError
+from ostinato.ir.errors import BoundsError, ConfigError, InputError
 from ostinato.ir.training import COUNTER, LOSS, STEP, TRAIN
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
@@ -36,6 +36,8 @@ from ostinato.runtime.training.runners import CutCapturedRunner, CutEagerRunner,
 
 __all__ = ["TrainExecutable", "TrainOptions"]
 
+_MOST_NUMBER = 2**31 - 2
+"""Steps are counted in int32, on the device too."""
 _AHEAD = {"raise": 1, "skip": 2}
 
 
@@ -112,7 +114,7 @@ class TrainExecutable(Executable):
 
     @number.setter
     def number(self, number: int) -> None:
-        self._number = integer(number, "number", low=0)
+        self._number = integer(number, "number", low=0, high=_MOST_NUMBER)
 
     @property
     def pending(self) -> int:
@@ -146,7 +148,7 @@ class TrainExecutable(Executable):
         """
         given = {**self._standing, **(inputs or {}), **more}
         with Executable.exclusive(self):
-            number = self._number + 1
+            number = integer(self._number + 1, "the number of the step", low=1, high=_MOST_NUMBER, error=BoundsError)
             known = {binding.name: binding.type for binding in self.plan.inputs}
             if COUNTER in known and COUNTER not in given:
                 given[COUNTER] = np.full(known[COUNTER].static_shape, number, known[COUNTER].dtype.numpy)
@@ -325,10 +327,13 @@ class TrainExecutable(Executable):
         self._number = 0
 
     def write_states(self, values: Mapping[str, Any]) -> None:
-        """`Executable.write_states`; where `step` is among them, steps are numbered on from it."""
+        """`Executable.write_states`; where `step` is among them, steps are numbered on from it. Raises `BoundsError` for one that no step is behind."""
+        counted = np.asarray(values[STEP]) if STEP in values and STEP in self.state_names else None
+        if counted is not None and counted.dtype == np.int32 and not ((counted >= 0) & (counted <= _MOST_NUMBER)).all():
+            raise BoundsError(f"{counted.tolist()} steps, expected 0 to {_MOST_NUMBER}", node=STEP)
         super().write_states(values)
-        if STEP in values and STEP in self.state_names:
-            self._number = int(np.asarray(values[STEP]).reshape(-1)[0])
+        if counted is not None:
+            self._number = int(counted.reshape(-1)[0])
 
     @property
     def _own_options(self) -> Mapping[str, Any]:

@@ -25,10 +25,10 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.ops.optimizer import SCHEDULES
 from ostinato.ir.types import Array
 
-__all__ = ["SGD", "AdamW", "Optimizer", "Schedule"]
+__all__ = ["MOST_STEPS", "SGD", "AdamW", "Optimizer", "Schedule"]
 
 Schedule = Literal["constant", "linear", "cosine"]
-_MOST_STEPS = 1 << 24
+MOST_STEPS = 1 << 24
 """Steps are counted in float32 on the device: beyond this they would not be told apart."""
 _SINGLE = float(np.finfo(np.float32).max)
 
@@ -55,7 +55,7 @@ class _Scheduled:
             raise ConfigError(f"schedule is {shown(self.schedule)}", hint=f"use one of {', '.join(SCHEDULES)}")
         self._keep_number("final_ratio", most=1.0)
         for name in ("warmup_steps", "total_steps"):
-            object.__setattr__(self, name, integer(getattr(self, name), name, low=0, high=_MOST_STEPS))
+            object.__setattr__(self, name, integer(getattr(self, name), name, low=0, high=MOST_STEPS))
         if self.schedule != "constant" and self.total_steps <= self.warmup_steps:
             raise ConfigError(
                 f"total_steps is {self.total_steps} after {self.warmup_steps} warmup steps: a {self.schedule} schedule has no steps left",

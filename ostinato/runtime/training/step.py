@@ -7,6 +7,8 @@ the same structure takes over with the next call, without a plan or capture of i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, InputError
 from ostinato.ir.interp import Observer
+from ostinato.ir.text import graph_hash
 from ostinato.ir.training import SEED, SETTINGS, STEP, TRAIN
 from ostinato.ir.types import Array
 from ostinato.runtime.training.executable import TrainExecutable
@@ -89,21 +92,24 @@ class TrainStep(TrainExecutable):
         """
         trained = set(self._state.parameters)
         held = set(self.state_names) - trained
-        for given, wanted, what in ((set(parameters), trained, "parameters"), (set(state), held, "state")):
+        for tensors, wanted, what in ((parameters, trained, "parameters"), (state, held, "state")):
+            given = set(tensors) if isinstance(tensors, Mapping) else set()
             if given != wanted:
-                lacks, more = sorted(wanted - given)[:4], sorted(given - wanted)[:4]
+                lacks, more = sorted(wanted - given)[:4], sorted(map(str, given - wanted))[:4]
                 raise InputError(
                     f"these {what} are of another step: missing {lacks}, unknown {more}",
                     hint="load what a step of the same model and optimizer gave",
                 )
         self.write_states({**parameters, **state})
 
-    @property
+    @cached_property
     def computed_by(self) -> dict[str, str]:
         """What the last bits depend on beside the numbers: hashes of the graph and of the rows that run its nodes, and the device's instruction set. A
         checkpoint keeps it, so that a run that goes on with something else is told."""
         rows = {node: decision.row for node, decision in self.program.decisions.get(TRAIN, {}).items()}
-        return {"graph": self.plan.source_hash, "rows": json_hash(rows), "isa": self.device.isa}
+        graph = self.program.original(TRAIN)
+        nowhere = tuple(replace(node, location=None) for node in graph.nodes)
+        return {"graph": graph_hash(replace(graph, nodes=nowhere)), "rows": json_hash(rows), "isa": self.device.isa}
 
     @property
     def applied_steps(self) -> int:

@@ -16,6 +16,7 @@ from ostinato.ir.files import write_text
 from ostinato.llm import LLM
 from ostinato.runtime.sampling import SamplingParams
 from ostinato.runtime.training.checkpoint import Checkpoints
+from ostinato.runtime.training.optimizer import MOST_STEPS
 from ostinato.tools.console import Steps, count, emit_json, milliseconds, notice, output, progress, size
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, JsonOption
 from ostinato.tools.programs import LoadProgress
@@ -65,7 +66,7 @@ def train_command(
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, show_default=False, help="Train to this step, whatever the file says."),
+        typer.Option("--steps", min=1, max=MOST_STEPS, show_default=False, help="Train to this step, whatever the file says."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ostinato.ir.checks import byte_count
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import read_text
-from ostinato.runtime.training.optimizer import SGD, AdamW, Optimizer
+from ostinato.runtime.training.optimizer import MOST_STEPS, SGD, AdamW, Optimizer
 
 __all__ = ["DataSection", "ModelSection", "NewModel", "Sample", "TrainConfig", "TrainSection", "read_config"]
 
@@ -98,16 +98,16 @@ class DataSection(_Section):
 class Sample(_Section):
     """[train.sample]: a text that is continued with each checkpoint, to see what was learned."""
 
-    prompt: str
+    prompt: str = Field(min_length=1)
     max_tokens: Positive = 48
-    temperature: float = Field(default=0.8, ge=0)
+    temperature: float = Field(default=0.8, ge=0, allow_inf_nan=False)
 
 
 class TrainSection(_Section):
     """[train]: how long, how, and where to. `checkpoint_every` counts steps (0: only at the end); `folder` gets checkpoints, metrics, pictures and the
     model. `frozen` are patterns of weights that stay as they are: "model.embed*"."""
 
-    steps: Positive
+    steps: int = Field(ge=1, le=MOST_STEPS)
     folder: str
     precision: str = "auto"
     memory_limit: _Size | None = None
@@ -136,7 +136,9 @@ class TrainConfig(_Section):
     place: str = "."
 
     def path(self, name: str) -> Path:
-        """A path of the file."""
+        """A path of the file. Raises `ConfigError` for one that no system has."""
+        if "\0" in name:
+            raise ConfigError(f"the path {name!r} has a zero byte", hint="name a file or folder")
         return Path(self.place) / name
 
     @property

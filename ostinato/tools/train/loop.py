@@ -42,10 +42,12 @@ class Result(Protocol):
 
 
 class Step(Protocol):
-    """A whole training step, of a number from 1, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's
-    state."""
+    """A whole training step, and what it goes on from: parameters under the names of the checkpoint, and the optimizer's state. `number` counts the steps so
+    far, skipped ones too: a run that goes on draws the masks of dropout that it would have drawn."""
 
-    def __call__(self, number: int, input_ids: Array, target: Array) -> Result: ...
+    number: int
+
+    def __call__(self, input_ids: Array, target: Array) -> Result: ...
 
     def parameters(self) -> Mapping[str, Array]: ...
 
@@ -121,7 +123,7 @@ class Run:
 
         while self.done < self.steps and not stop():
             epoch = self.data.cursor.epoch
-            result = self.step(self.done + 1, *self.data.peek())
+            result = self.step(*self.data.peek())
             next(self.data)  # only now: a step that was refused has not used its batch up
             self.done += 1
             waiting.append((self.done, epoch, result))
@@ -156,6 +158,7 @@ def restore(run: Run) -> bool:
     run.data.load_state(found.data)
     try:
         run.step.load(found.parameters, found.state)
+        run.step.number = found.step
     except BaseException:
         run.data.load_state(before)
         raise

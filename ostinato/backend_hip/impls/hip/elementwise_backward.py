@@ -1,12 +1,23 @@
-"""Rows of the gradients of operators on elements, of dropout, and of sums in place, for GPUs. Results may lie on operands of their size: a thread reads all of
-its elements before it writes any of them."""
+"""Rows of the gradients of operators on elements, of casts of columns, of dropout, and of sums in place, for GPUs. Results may lie on operands of their size: a
+thread reads all of its elements before it writes any of them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from ostinato.backend_hip.impls.common import all_of, even_rows, flat, row_step, uncounted
+from ostinato.backend_hip.impls.common import (
+    FLOATS,
+    all_of,
+    even_rows,
+    first_reason,
+    flat,
+    need_dtype,
+    row_step,
+    uncounted,
+)
 from ostinato.backend_hip.impls.hip.common import Params, by_dtypes, element_launch, readable
+from ostinato.backend_hip.impls.rotary import token_step, tokens_at_one_distance
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.ops.dropout import kept_factor, threshold
@@ -57,6 +68,24 @@ def _swiglu_params(site: CallSite) -> Params:
     return (rows, width, *(step for index in (1, 2) if (step := row_step(site, index)) is not None))
 
 
+def _columns_params(site: CallSite) -> Params:
+    """Tokens, the elements of the heads of each, and from those of one to those of the next."""
+    *tokens, heads, width = site.operand(0).static_shape
+    step = token_step(site)
+    assert step is not None, "accepted before"
+    return (math.prod(tokens), heads * width, step)
+
+
+def _columns_accept(site: CallSite) -> str | None:
+    """Floats of heads [..., H, D], each token's in one run."""
+    x = site.operand(0)
+    return first_reason(
+        need_dtype("x", x, FLOATS),
+        need_dtype("y", site.results[0], FLOATS),
+        f"x must have heads [..., H, D], found {x}" if x.rank < 2 else tokens_at_one_distance(site),
+    )
+
+
 def _dropout_params(site: CallSite) -> Params:
     rate = site.real("rate")
     return (site.operand(0).elements, threshold(rate), site.integer("place"), float(kept_factor(rate)))
@@ -91,6 +120,20 @@ ELEMENTWISE_BACKWARD_ROWS = (
             _swiglu_accepts,
         ),
         strided=frozenset(_ROWS_OF_PRODUCT),
+    ),
+    replace(
+        readable(
+            "cast",
+            ("x", "y"),
+            by_dtypes(_FILE, "cast_columns", 0, result=0),
+            _columns_params,
+            run_launch,
+            all_of(uncounted, _columns_accept),
+            exactness=Exactness.REFERENCE,
+        ),
+        name="hip_columns",
+        strided=frozenset({"x"}),
+        priority=-1,
     ),
     readable(
         "dropout",

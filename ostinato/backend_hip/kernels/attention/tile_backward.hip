@@ -10,6 +10,20 @@
 #include "sequences.h"
 #include "tile.h"
 
+// Blocks that NVIDIA's compiler leaves registers for on a multiprocessor at once; it would else take all there are for
+// heads of 64 values, which need far fewer. The name of a kernel says of which heads it is.
+#if defined(__CUDA_ARCH__)
+constexpr int at_once(const char* name) {
+    for (; *name != 0; ++name) {
+        if (name[0] == '_' && name[1] == '6' && name[2] == '4' && name[3] == '_') return 3;
+    }
+    return 1;
+}
+#undef KERNEL
+#define KERNEL(name, threads, parameters, call) \
+    extern "C" __global__ __launch_bounds__(threads, at_once(#name)) void name parameters { call; }
+#endif
+
 constexpr int OWN = 32, STEP = TILE_DEPTH;  // rows of a block, and those that stream by together
 constexpr int HALVES = STEP / TILE, WAVES = OWN / TILE * HALVES, THREADS = WAVES * WAVE;
 constexpr int EXCHANGED = TILE * STEP;  // shares of the rows of two waves
@@ -184,7 +198,10 @@ struct Shares {
         Sums most, rest;
         part(0, most);
 #pragma unroll
-        for (int i = 1; i < PARTS; ++i) part(i, rest);
+        for (int i = 1; i < PARTS; ++i) {
+            keep_order();
+            part(i, rest);
+        }
         add(slopes, most);
         add(slopes, rest);
     }
@@ -214,11 +231,13 @@ DEVICE void exchange_shares(const Memory<WIDTH>& memory, const Sums& own, Rows<b
         cut_up(own.values[i], parts);
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) memory.share(part, row, column / RUN)[column % RUN] = parts[part];
+        keep_order();
     }
     block_barrier();
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         rows[part].load_shared([=](int row, int run) { return memory.share(part, row, run); });
+        keep_order();
     }
 }
 
@@ -241,11 +260,12 @@ struct Half {
 #pragma unroll
                 for (int part = 0; part < PARTS - other; ++part) {
                     multiply(other + part == 0 ? most : rest, rows[part], columns);
+                    keep_order();
                 }
-                keep_order();
             }
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) sums[d].values[i] += most.values[i] + rest.values[i];
+            keep_order();
         }
     }
     // To rows `stride` apart, of which the block's first is at `to`; `rows` of them are there.

@@ -1,4 +1,5 @@
-// Gradients of the operators on elements, dropout, and sums of gradients in place.
+// Gradients of the operators on elements, and what else a training step does with elements: casts of columns, dropout,
+// and sums of gradients in place.
 #include "random.h"
 #include "runs.h"
 
@@ -93,6 +94,17 @@ template <class X, class Y>
 DEVICE void swiglu_joint_backward(const f32* gradient, const X* gate, const X* up, Y* y, i64 rows, i64 width,
                                   i64 gate_stride, i64 up_stride, Status) {
     swiglu_gradients(gradient, gate, up, y, y + width, rows, width, gate_stride, up_stride, 2 * width);
+}
+
+// Rows of x, `step` elements apart, in another type: heads that are columns of a joint product.
+template <class X, class Y>
+DEVICE void cast_columns(const X* x, Y* y, i64 rows, i64 width, i64 step, Status) {
+    const bool whole = aligned(x) && aligned(y) && (width | step) % RUN == 0;
+    for_row_runs(rows, width, whole, [=](i64 row, i64 i, auto n) {
+        f32 values[n.value];
+        take(x + row * step + i, values);
+        give(y + row * width + i, values);
+    });
 }
 
 // What x adds to a, in the bytes of a.
