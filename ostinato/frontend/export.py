@@ -55,7 +55,8 @@ def export_model(
     `dtype` is "checkpoint" (each tensor as it was stored), "f32", "bf16" or "f16"; float values are rounded to nearest, ties to even.
 
     Raises `ConfigError` for another dtype, a checkpoint that is no Hugging Face directory and a folder that is not empty or cannot be written,
-    `WeightsError` for parameters that the checkpoint does not have and for none at all, `ShapeError` for one of another shape.
+    `WeightsError` for parameters that the checkpoint does not have, for none at all and for a value that is too large for the dtype, `ShapeError` for one of
+    another shape.
     """
     if dtype != "checkpoint" and dtype not in _DTYPES:
         raise ConfigError(f"dtype is {dtype!r}", hint=f"use checkpoint, {', '.join(_DTYPES)}")
@@ -70,7 +71,7 @@ def export_model(
     raw = read_json(source, "model configuration")
     if dtype != "checkpoint":
         raw["dtype" if "dtype" in raw else "torch_dtype"] = _TORCH[_DTYPES[dtype]]
-    path = Path(folder)
+    path = Path(folder).absolute() if folder in ("", ".") else Path(folder)
     with new_directory(path) as made:
         write_text(made / CONFIG, json.dumps(raw, indent=2) + "\n")
         for name in _COPIED:
@@ -107,7 +108,13 @@ def _write(path: Path, checkpoint: Checkpoint, parameters: Mapping[str, Array], 
             for start in range(0, stored.size, BLOCK_BYTES):
                 block = stored[start : start + BLOCK_BYTES]
                 block = block.astype(np.float32) - shift if shift else block
-                file.write(np.ascontiguousarray(block.astype(kind)).view(np.uint8).data)
+                with np.errstate(over="ignore"):
+                    rounded = np.ascontiguousarray(block.astype(kind))
+                if trained is not None and (~np.isfinite(rounded) & np.isfinite(block)).any():
+                    raise WeightsError(
+                        f"a value has no place in {kind}: {np.abs(block).max():.6g}", node=name, hint='export "f32"'
+                    )
+                file.write(rounded.view(np.uint8).data)
             if trained is None:
                 checkpoint.release(name)
         file.flush()

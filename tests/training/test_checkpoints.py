@@ -304,6 +304,29 @@ def test_a_damaged_pointer_is_told_with_what_there_is(text: str, tmp_path: Path)
     assert "step-00000001" in str(caught.value)
 
 
+def test_links_and_files_in_the_place_of_checkpoints_make_room_and_what_they_lead_to_stays(tmp_path: Path) -> None:
+    """A checkpoint that was moved to another disk and linked, and what a crash left of removing it."""
+    elsewhere, runs = tmp_path / "elsewhere", tmp_path / "runs"
+    for folder in (elsewhere, runs):
+        folder.mkdir()
+    (elsewhere / "precious").write_text("x")
+    (runs / "step-00000003").symlink_to(elsewhere)
+    (runs / ".old-step-00000001").symlink_to(elsewhere)
+    (runs / "step-00000005").write_text("a file")
+    checkpoints = Checkpoints(runs, keep=1)
+    for step in (4, 5):
+        assert checkpoints.save(snapshot(step)).name == f"step-0000000{step}"
+        assert names(runs) == sorted({LATEST, f"step-0000000{step}", "step-00000005"})
+    assert names(elsewhere) == ["precious"]
+
+
+@pytest.mark.parametrize("part", ["parameters", "state", "optimizer", "data", "configs"])
+def test_parts_that_are_no_mappings_of_names_are_refused(part: str) -> None:
+    for value in (5, {5: np.zeros(1)}):
+        with pytest.raises(ConfigError, match=f"{part} of a checkpoint is a"):
+            snapshot(1, **{part: value})
+
+
 def test_settings_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plain JSON"):
         Checkpoints(tmp_path).save(snapshot(1, configs={"model": object()}))

@@ -108,7 +108,14 @@ def test_identity_is_of_all_that_decides_the_batches() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{}, {"epoch": 0, "batch": 8}, {"epoch": -1, "batch": 0}, {"epoch": 0, "batch": 1.5}, {"epoch": True, "batch": 0}],
+    [
+        {},
+        {"epoch": 0, 1: 2},
+        {"epoch": 0, "batch": 8},
+        {"epoch": -1, "batch": 0},
+        {"epoch": 0, "batch": 1.5},
+        {"epoch": True, "batch": 0},
+    ],
 )
 def test_a_state_that_is_none_is_refused_and_the_cursor_stays(state: dict[str, Any]) -> None:
     data = counted()
@@ -152,6 +159,8 @@ def test_texts_end_with_the_end_token() -> None:
         ([np.arange(100), np.array([0, 2**40])], {}, BoundsError, "token 101 is 1099511627776"),
         (np.zeros(100), {}, DTypeError, "float64"),
         (np.zeros(100, dtype=bool), {}, DTypeError, "bool"),
+        ([[1, 2], [3]], {}, DTypeError, "tokens are no array"),
+        (np.arange(200), {"vocab_size": 2**40}, ConfigError, "vocab_size is 1099511627776"),
         (np.zeros((10, 10), dtype=np.int32), {}, DTypeError, r"shape \[10, 10\]"),
         (np.arange(200), {"batch": 0}, ConfigError, "batch is 0"),
         (np.arange(200), {"sequence": 2.5}, ConfigError, "sequence is 2.5"),
@@ -164,6 +173,16 @@ def test_data_that_cannot_be_trained_on_are_refused(
 ) -> None:
     with pytest.raises(error, match=told):
         TokenDataset(tokens, **{**SIZES, **changes})
+
+
+def test_one_text_and_one_path_are_no_list_of_them() -> None:
+    """A text would be taken for as many texts as it has letters."""
+    with pytest.raises(ConfigError, match="expected a list of texts, found 'abc"):
+        TokenDataset.from_texts("abc" * 20, Letters(), batch=1, sequence=7)
+    with pytest.raises(ConfigError, match="expected a list of paths of files of tokens"):
+        TokenDataset.from_files("tokens.uint16", **SIZES)
+    with pytest.raises(ConfigError, match="expected a list of texts"):
+        TokenDataset.from_texts([b"abc"], Letters(), batch=1, sequence=1)  # type: ignore[list-item]
 
 
 def test_files_that_are_no_tokens_are_refused(tmp_path: Path) -> None:

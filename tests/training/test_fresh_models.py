@@ -160,6 +160,8 @@ def test_parameters_of_another_model_are_not_exported(tmp_path: Path) -> None:
             export_model(model, parameters, tmp_path / "out")
     with pytest.raises(ConfigError, match="there already"):
         export_model(model, good, tmp_path / "new")
+    with pytest.raises(WeightsError, match="a value has no place in float16: 1e"):
+        export_model(model, {**good, norm: good[norm] + np.float32(1e6)}, tmp_path / "out", dtype="f16")
     with pytest.raises(ConfigError, match="dtype is 'int8'"):
         export_model(model, good, tmp_path / "out", dtype="int8")
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -36,7 +36,9 @@ def test_a_learning_rate_does_not_shape_the_graph_and_clipping_does() -> None:
 
 
 def test_a_description_is_plain_json_with_every_field() -> None:
-    for optimizer in (AdamW(betas=(0.8, 0.9)), SGD(momentum=0.9)):
+    given: dict[str, Any] = {"lr": np.float32(0.5), "clip_norm": np.int64(1), "warmup_steps": np.int32(3)}
+    numpys = AdamW(**given)
+    for optimizer in (AdamW(betas=(0.8, 0.9)), SGD(momentum=0.9), numpys):
         said = json.loads(json.dumps(optimizer.described()))
         assert said.pop("kind") == optimizer.kind
         assert type(optimizer)(**said) == optimizer
@@ -55,6 +57,7 @@ def test_a_description_is_plain_json_with_every_field() -> None:
         (AdamW, {"eps": 1e-60}, "positive float32"),
         (AdamW, {"moments": "f16"}, "moments is 'f16'"),
         (AdamW, {"clip_norm": float("inf")}, "clip_norm is inf"),
+        (AdamW, {"clip_norm": 1e-60}, "clip_norm is 1e-60, which is 0 in float32"),
         (AdamW, {"schedule": "step"}, "schedule is 'step'"),
         (AdamW, {"schedule": "cosine"}, "has no steps left"),
         (AdamW, {"schedule": "linear", "warmup_steps": 5, "total_steps": 5}, "has no steps left"),

@@ -91,6 +91,17 @@ def test_a_run_leaves_checkpoints_metrics_a_picture_and_a_model(
     }
 
 
+def test_a_sample_that_has_no_room_is_told_before_the_training(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(CONFIG + 'sample = { prompt = "fox", max_tokens = 64 }\n')
+    with pytest.raises(SystemExit) as caught:
+        main(["train", str(config)])
+    assert caught.value.code == 2
+    assert "train.sample: 3 tokens of prompt and 64 more, the model has 64 positions" in capsys.readouterr().err
+    assert not (config.parent / "out/metrics.jsonl").exists()
+
+
 def test_a_run_for_people(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["train", str(config)])

@@ -58,6 +58,14 @@ ARGUMENTS: list[tuple[dict[str, Any], type[OstinatoError], str]] = [
     ({"chunks": 25}, BoundsError, "has 24 tokens, found 25 chunks"),
     ({"chunks": 0}, ConfigError, "chunks is 0"),
     ({"dropout": 1.0}, ConfigError, "dropout is 1.0"),
+    ({"dropout": "0.1"}, ConfigError, "dropout is '0.1' of type str"),
+    ({"dropout": 0.9999999999}, ConfigError, "from 0 to below 1"),
+    ({"optimizer": "adamw"}, ConfigError, "optimizer is 'adamw'"),
+    ({"optimizer": ost.AdamW}, ConfigError, "optimizer is <class"),
+    ({"keep_gradients": "no"}, ConfigError, "keep_gradients is 'no'"),
+    ({"batch": (2**40, 6)}, BoundsError, "a step takes 16777216 tokens at most"),
+    ({"frozen": "model.embed*"}, ConfigError, "frozen is 'model.embed"),
+    ({"frozen": (5,)}, ConfigError, "frozen is"),
     ({"loss": "mse"}, ConfigError, "loss is 'mse'"),
     ({"frozen": ("model.embedding",)}, ConfigError, "no weight is called like model.embedding"),
     ({"frozen": ("*",)}, ConfigError, "all weights are frozen"),
@@ -105,6 +113,17 @@ def test_weights_and_settings_that_do_not_fit_change_nothing(exe: ost.TrainStep)
         exe.optimizer = ost.AdamW(lr=0.1)  # it does not clip
     with pytest.raises(InputError, match="of another step: missing"):
         exe.load({}, exe.optimizer_state())
+    with pytest.raises(ConfigError, match="optimizer is 'sgd'"):
+        exe.optimizer = "sgd"  # type: ignore[assignment]
+    with pytest.raises(InputError, match="of another step: missing"):
+        exe.load(None, exe.optimizer_state())  # type: ignore[arg-type]
+    for steps in (-1, 2**31 - 1):  # no step is behind the one, and none can follow the other
+        with pytest.raises(BoundsError, match="steps, expected 0 to"):
+            exe.write_state("step", np.array([steps], np.int32))
+    with pytest.raises(BoundsError, match="settings: not every value is a finite number"):
+        exe.step(dict(zip(("input_ids", "target"), batch(1), strict=True)), settings=np.full(9, np.nan, np.float32))
+    with pytest.raises(ConfigError, match="number is 4294967296"):
+        exe.number = 2**32
     with pytest.raises(LifecycleError, match="compile the step with keep_gradients=True"):
         exe.gradient(EMBED)
     with pytest.raises(ConfigError, match="has no optimizer"):

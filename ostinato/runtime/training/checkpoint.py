@@ -25,7 +25,7 @@ from typing import Any
 import filelock
 import numpy as np
 
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import instance, integer, shown
 from ostinato.ir.errors import ConfigError, LifecycleError, StaleArtifact, WeightsError
 from ostinato.ir.safetensors import TensorSpec, file_blocks, header_of, specs_of
 from ostinato.ir.types import Array
@@ -72,6 +72,15 @@ class Snapshot:
     configs: Mapping[str, Any] = field(default_factory=dict)
     computed_by: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a part that is no mapping of names."""
+        for name in ("parameters", "state", "optimizer", "data", "configs", "computed_by"):
+            part: Any = getattr(self, name)
+            if part is None and name == "data":
+                continue
+            if not isinstance(part, Mapping) or not all(isinstance(key, str) for key in part):
+                raise ConfigError(f"{name} of a checkpoint is a {type(part).__name__}, expected a mapping of names")
+
     def record(self, files: Mapping[str, FileRecord]) -> Record:
         """What is written beside the tensors. Raises `ConfigError` for settings that JSON cannot hold, `DTypeError` for tensors that files cannot."""
         try:
@@ -98,7 +107,7 @@ class Checkpoints:
     """The checkpoints in `folder`, of which the newest `keep` stay. Nothing is touched until the first `save` or `locked`."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, disk: Disk | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder = _folder(folder)
         self.keep = integer(keep, "keep", low=1)
         self._disk = disk or Disk()
         self._lock: filelock.FileLock | None = None
@@ -169,6 +178,7 @@ class Checkpoints:
 
     def load(self, expected: Snapshot | None = None) -> Snapshot | None:
         """The latest checkpoint, None where there is none. Raises what `read_checkpoint` raises."""
+        instance(expected, Snapshot, "expected")
         found = self.latest()
         return None if found is None else read_checkpoint(found, expected)
 
@@ -203,7 +213,7 @@ class Checkpoints:
         """Removes what writers that were killed have left."""
         for path in sorted(self.folder.iterdir()):
             if path.name.startswith(_LEFTOVERS):
-                self._disk.remove(path) if path.is_dir() else path.unlink()
+                self._disk.remove(path)
 
     def _others(self) -> str:
         names = ", ".join(path.name for path in self.all()) or "none"
@@ -229,7 +239,7 @@ def read_checkpoint(path: str | os.PathLike[str], expected: Snapshot | None = No
     `StaleArtifact` listing every difference, `WeightsError` for a file that is missing or damaged, naming what was expected and found. Nothing is changed
     before all of it was checked.
     """
-    folder = Path(path)
+    folder = _folder(path)
     record = read_record(folder / RECORD)
     if expected is not None:
         _need_same(folder, record, expected)
@@ -250,6 +260,13 @@ def read_checkpoint(path: str | os.PathLike[str], expected: Snapshot | None = No
         configs=record.configs,
         computed_by=record.computed_by,
     )
+
+
+def _folder(path: Any) -> Path:
+    """A path that a system can have; raises `ConfigError` for anything else."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise ConfigError(f"{shown(path)} is no path of a folder", hint="name a folder")
+    return Path(path)
 
 
 def _need_same(folder: Path, record: Record, expected: Snapshot) -> None:

@@ -58,8 +58,11 @@ class Disk:
         os.replace(old, new)
 
     def remove(self, path: Path) -> None:
-        """Removes a folder and all in it."""
-        shutil.rmtree(path)
+        """Removes a file, a link or a folder and all in it; what a link leads to stays."""
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
 
     def store(self, path: Path, blocks: Iterable[memoryview | bytes]) -> StoredFile:
         """A new file of these blocks, synced."""

@@ -154,6 +154,11 @@ class TrainExecutable(Executable):
                 given[COUNTER] = np.full(known[COUNTER].static_shape, number, known[COUNTER].dtype.numpy)
             checked = check_inputs(self.plan, given)
             self._limits.check(checked)
+            for name, values in checked.items():
+                if (
+                    values.dtype == np.float32 and not np.isfinite(values).all()
+                ):  # settings, which would spoil every parameter
+                    raise BoundsError("not every value is a finite number", node=name)
             self._gradients.check_addresses()
             while self._steps.pending >= self._steps.depth:
                 self._steps.take()

@@ -177,10 +177,11 @@ class Gradients:
     def binding(self, name: str) -> Binding:
         """The output that a parameter's gradient is; raises `LifecycleError` for other values of the graph and gradients that are not kept, `InputError` for
         what is no value at all."""
-        found = self._bindings.get(name) if isinstance(name, str) else None
+        given: object = name  # callers are not type-checked
+        found = self._bindings.get(name) if isinstance(given, str) else None
         if found is not None:
             return found
-        if not isinstance(name, str) or name not in self._graph.types:
+        if not isinstance(given, str) or name not in self._graph.types:
             raise InputError(
                 f"no parameter is called {name!r}", hint=f"gradients are kept of {', '.join(self.names) or 'none'}"
             )

@@ -85,7 +85,8 @@ class StepResult:
         if error is None and self._policy == "raise" and not self._applies():
             assert outputs is not None
             loss = float(outputs[LOSS])
-            norm = "" if FACTORS not in outputs else f", the norm of the gradients {float(outputs[FACTORS][_NORM]):.6g}"
+            found = float(outputs[FACTORS][_NORM]) if FACTORS in outputs else 0.0
+            norm = f", the norm of the gradients {found:.6g}" if found else ""  # 0 where nobody computes it
             self._error = NonFiniteLoss(
                 f"step {self.number}: the loss is {loss:.6g}{norm}; nothing of the step was applied",
                 step=self.number,

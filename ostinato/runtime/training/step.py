@@ -92,7 +92,8 @@ class TrainStep(TrainExecutable):
         """
         trained = set(self._state.parameters)
         held = set(self.state_names) - trained
-        for tensors, wanted, what in ((parameters, trained, "parameters"), (state, held, "state")):
+        parts: Any = ((parameters, trained, "parameters"), (state, held, "state"))  # callers are not type-checked
+        for tensors, wanted, what in parts:
             given = set(tensors) if isinstance(tensors, Mapping) else set()
             if given != wanted:
                 lacks, more = sorted(wanted - given)[:4], sorted(map(str, given - wanted))[:4]

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ostinato.frontend.model import Model
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_text
 from ostinato.llm import LLM
@@ -66,7 +67,9 @@ def train_command(
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, max=MOST_STEPS, show_default=False, help="Train to this step, whatever the file says."),
+        typer.Option(
+            "--steps", min=1, max=MOST_STEPS, show_default=False, help="Train to this step, whatever the file says."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -114,6 +117,7 @@ def _train(config: TrainConfig, name: str, resume: bool, as_json: bool) -> Train
         shown.begin("opening the model and the data")
         model, optimizer = opened(config), config.made_optimizer()
         data = batches_of(config, model)
+        _check_sample(config, model)
         shown.begin("planning and loading")
         step = make_step(config, model, optimizer, LoadProgress(shown))
         run = Run(
@@ -187,6 +191,19 @@ def _watched(config: TrainConfig, run: Run, shown: Steps, as_json: bool) -> Iter
         yield metrics
     finally:
         metrics.close()
+
+
+def _check_sample(config: TrainConfig, model: Model) -> None:
+    """Raises `ConfigError` for a text that the model has no positions for: before the training that it comes after."""
+    wanted = config.train.sample
+    if wanted is None or config.train.export == "no":
+        return
+    prompt, limit = len(model.checkpoint.tokenizer().encode(wanted.prompt)), model.config.context_limit
+    if prompt + wanted.max_tokens > limit:
+        raise ConfigError(
+            f"train.sample: {prompt} tokens of prompt and {wanted.max_tokens} more, the model has {limit} positions",
+            hint="lower max_tokens",
+        )
 
 
 def _sample(config: TrainConfig, model: Path) -> str:

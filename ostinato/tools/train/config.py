@@ -42,6 +42,12 @@ class NewModel(_Section):
     seed: int = Field(default=0, ge=0)
     dtype: Literal["f32", "bf16", "f16"] = "f32"
 
+    @model_validator(mode="after")
+    def _learned(self) -> Self:
+        if self.vocab_size is not None and self.tokenizer != "train":
+            raise ValueError('vocab_size is of tokenizer = "train"')
+        return self
+
 
 class ModelSection(_Section):
     """[model]: the model to go on from (`path`, a Hugging Face directory), or a `new` one."""
@@ -157,7 +163,7 @@ class TrainConfig(_Section):
         given = dict(self.optimizer)
         kind = given.pop("kind", "adamw")
         kinds: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(f"optimizer.kind is {kind!r}", hint=f"use one of {', '.join(kinds)}")
         known = list(kinds[kind].__dataclass_fields__)
         if unknown := [name for name in given if name not in known]:

@@ -89,7 +89,10 @@ def _found(config: TrainConfig, patterns: Sequence[str], key: str) -> list[Path]
         if path.is_file():
             files.append(path)
             continue
-        matches = sorted(file for file in path.parent.glob(path.name) if file.is_file()) if path.parent.is_dir() else []
+        place = path.parent
+        matches = (
+            sorted(file for file in place.glob(path.name) if file.is_file()) if path.name and place.is_dir() else []
+        )
         if not matches:
             raise ConfigError(f"{key}: there is no file {path}", hint="paths are relative to the configuration file")
         files += matches

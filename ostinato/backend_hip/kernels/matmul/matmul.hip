@@ -1,4 +1,5 @@
-// Products of two activations, in tiles of 16 x 16 outputs: a thread an output, K in ascending order.
+// Products of two activations, in tiles of 16 x 16 outputs: a thread an output, which adds up sums of 16 neighbours of K
+// in ascending order, so that long sums lose less.
 #include "device.h"
 
 // A matrix in memory, lines of it `line` elements apart: rows, or columns where it is turned. Zeros outside.
@@ -14,8 +15,9 @@ struct Matrix {
 };
 
 // y = scale * a b for batches of matrices: `entries` of the first batch axis with `inner` matrices each, `shared` of
-// which read one of b; a matrix of y is the sum of `summed` such products. Entries, matrices and lines of a, b and y are so many elements apart. A count is of the entries,
-// or of the rows of the only matrix. `put` is given each value with its place in y.
+// which read one of b; a matrix of y is the sum of `summed` such products. Entries, matrices and lines of a, b and y are
+// so many elements apart. A count is of the entries, or of the rows of the only matrix. `put` is given each value with
+// its place in y.
 template <class A, class B, class Y, class Put>
 DEVICE void products(const A* a, const B* b, const i32* count, Y* y, i64 entries, i64 inner, i64 m, i64 k, i64 n,
                      i64 turned_a, i64 turned_b, i64 counts_rows, f64 scale, i64 shared, i64 a_entry, i64 a_matrix,
@@ -41,7 +43,9 @@ DEVICE void products(const A* a, const B* b, const i32* count, Y* y, i64 entries
                     left[thread_index()] = top + row < rows ? first.at(top + row, at + column) : 0.0f;
                     right[thread_index()] = second.at(at + row, edge + column);
                     block_barrier();
-                    for (int i = 0; i < tile; ++i) sum = fmaf(left[row * tile + i], right[i * tile + column], sum);
+                    f32 near = 0.0f;
+                    for (int i = 0; i < tile; ++i) near = fmaf(left[row * tile + i], right[i * tile + column], near);
+                    sum += near;
                     block_barrier();
                 }
             }

@@ -51,8 +51,14 @@ OST_INLINE float rms_row(const float* gradient, const X* x, const float* gain, c
     return inverse;
 }
 
-// Operands gradient, x, gain, addend?, x_gradient, inverse_rms. Params: rows, width, epsilon, dtypes of x and
-// x_gradient.
+// A row of float32 once more, in a dtype of 16 bits.
+template <class Z>
+OST_INLINE void round_row(const float* y, Z* rounded, int64_t width) {
+    for_vectors(width, [&](int64_t d, int n) { store_lanes(rounded + d, load_lanes(y + d, n), n); });
+}
+
+// Operands gradient, x, gain, addend?, x_gradient, inverse_rms, rounded?. Params: rows, width, epsilon, dtypes of x,
+// x_gradient and rounded, which is x_gradient once more and there only where that is float32.
 void rms_norm_backward(const Call& call) {
     const int64_t rows = call.integer(0), width = call.integer(1);
     const auto epsilon = static_cast<float>(call.real(2));
@@ -64,7 +70,7 @@ void rms_norm_backward(const Call& call) {
         const float* addend = call.pointer<const float>(3);
         if (!covers(call, 0, count, 4) || !covers(call, 1, count, sizeof(X)) || !covers(call, 2, width, 4) ||
             (addend != nullptr && !covers(call, 3, count, 4)) || !covers(call, 4, count, sizeof(Y)) ||
-            !covers(call, 5, rows, 4)) {
+            !covers(call, 5, rows, 4) || (call.pointer<bf16>(6) != nullptr && !covers(call, 6, count, 2))) {
             return;
         }
         const float* gradient = call.pointer<const float>(0);
@@ -72,11 +78,17 @@ void rms_norm_backward(const Call& call) {
         const float* gain = call.pointer<const float>(2);
         Y* y = call.pointer<Y>(4);
         float* inverse = call.pointer<float>(5);
+        bf16* narrow = call.integer(5) == OST_BF16 ? call.pointer<bf16>(6) : nullptr;
+        f16* half = call.integer(5) == OST_F16 ? call.pointer<f16>(6) : nullptr;
         for_rows(call, rows, 4 * kStreamNanoseconds * static_cast<double>(width), [=](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * width;
                 inverse[row] = rms_row(gradient + at, x + at, gain, addend == nullptr ? nullptr : addend + at, y + at,
                                        width, epsilon);
+                if constexpr (sizeof(Y) == sizeof(float)) {
+                    if (narrow != nullptr) round_row(y + at, narrow + at, width);
+                    if (half != nullptr) round_row(y + at, half + at, width);
+                }
             }
         });
     });
@@ -293,7 +305,7 @@ void softmax_backward(const Call& call) { softmax_rows(call, false); }
 void causal_softmax_backward(const Call& call) { softmax_rows(call, true); }
 
 constexpr KernelEntry entries[] = {
-    {"rms_norm_backward", rms_norm_backward, 6, 5, 1u << 3},
+    {"rms_norm_backward", rms_norm_backward, 7, 6, 1u << 3 | 1u << 6},
     {"rms_norm_gain_gradient", rms_norm_gain_gradient, 4, 3, 0},
     {"layer_norm_backward", layer_norm_backward, 7, 5, 1u << 3},
     {"layer_norm_gain_gradient", layer_norm_gain_gradient, 5, 3, 0},
