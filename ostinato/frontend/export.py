@@ -71,7 +71,7 @@ def export_model(
     raw = read_json(source, "model configuration")
     if dtype != "checkpoint":
         raw["dtype" if "dtype" in raw else "torch_dtype"] = _TORCH[_DTYPES[dtype]]
-    path = Path(folder).absolute() if folder in ("", ".") else Path(folder)
+    path = Path(folder)
     with new_directory(path) as made:
         write_text(made / CONFIG, json.dumps(raw, indent=2) + "\n")
         for name in _COPIED:
@@ -125,6 +125,10 @@ def _write(path: Path, checkpoint: Checkpoint, parameters: Mapping[str, Array], 
 def new_directory(path: Path) -> Iterator[Path]:
     """A folder to write into that becomes `path` when all is well and is gone otherwise. Raises `ConfigError` where that is not new or empty, or not
     writable."""
+    if not path.name:
+        raise ConfigError(
+            f"{str(path)!r} is no name that a new folder can have", hint="name a folder that is new or empty"
+        )
     made = path.with_name(f".writing-{path.name}-{os.getpid()}")
     try:
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):

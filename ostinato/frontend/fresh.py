@@ -27,7 +27,7 @@ from ostinato.frontend.model import Model, load
 from ostinato.frontend.models import FAMILIES
 from ostinato.frontend.tokenizer.train import END_OF_TEXT, byte_tokenizer, trained_tokenizer
 from ostinato.frontend.trace import GraphBuilder, Tensor
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import integer, shown
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_text
 from ostinato.ir.safetensors import TensorSpec, file_blocks, header_of
@@ -65,6 +65,9 @@ def new_model(
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype is {dtype!r}", hint=f"use one of {', '.join(_DTYPES)}")
     seed = integer(seed, "seed", low=0, high=2**63 - 1)
+    given: object = config  # callers are not type-checked
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"config is {shown(given)}, expected what a config.json says", hint="a mapping of its keys")
     path = Path(folder)
     backend, own = _tokenizer(tokenizer, vocab_size)
     raw = _completed(config, backend, _DTYPES[dtype][1], own)
@@ -152,6 +155,8 @@ def _tokenizer(
     if isinstance(given, tokenizers.Tokenizer):
         return given, False
     if given == "bytes":
+        if vocab_size is not None:
+            raise ConfigError(f"vocab_size is {shown(vocab_size)} of a tokenizer that learns none", hint="leave it out")
         return byte_tokenizer(), True
     if isinstance(given, str):
         raise ConfigError(

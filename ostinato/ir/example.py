@@ -23,7 +23,12 @@ class Example:
     learned: Array
 
     def __post_init__(self) -> None:
-        ids, learned = np.asarray(self.ids), np.asarray(self.learned)
+        try:
+            ids, learned = np.asarray(self.ids), np.asarray(self.learned)
+        except (TypeError, ValueError) as error:
+            raise DTypeError(
+                f"ids or mask are no array: {error}", hint="give one number and one True or False a token"
+            ) from None
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise DTypeError(f"ids are {ids.dtype}{list(ids.shape)}, expected integers of one dimension")
         if learned.dtype != np.bool_ or learned.shape != ids.shape:

@@ -77,7 +77,7 @@ class Tokens:
         q, k, v = self.split(joint)
         turned = []
         for x, heads in ((q, self.heads), (k, self.shared)):
-            strides = [heads * self.width, self.width, max(self.count, 1), 0]
+            strides = [heads * self.width, self.width, max(self.count, 1), 0, heads * self.width]
             params = [self.count, heads, self.width, self.half, NUMBER[x.dtype], *strides]
             operands = [x, *self.tables, counter(count), poison(x.shape, x.dtype)]
             turned.append(launch(unit, "rope_split_half", operands, params, writes=[4])[0])

@@ -160,7 +160,8 @@ def rotate_reference(kernel: str, x: Array, cosine: Array, sine: Array) -> Array
 def natural(x: Array, half: int | None = None) -> list[int | float]:
     rows, heads, width = x.shape
     half = width // 2 if half is None else half
-    return [rows, heads, width, half, NUMBER[x.dtype], heads * width, width, max(rows, 1), rows * heads * width]
+    places = [heads * width, width, max(rows, 1), rows * heads * width]
+    return [rows, heads, width, half, NUMBER[x.dtype], *places, heads * width]
 
 
 def make(
@@ -212,7 +213,8 @@ def test_rotation_into_head_major(unit: str, kernel: str, half: int, rng: np.ran
     batches, tokens, heads, width = 3, 4, 5, 18
     x, cosine, sine = make(rng, (batches * tokens, heads, width), BF16, half)
     y = poison((batches, heads + 1, tokens, width), BF16)
-    params = [len(x), heads, width, half, NUMBER[BF16], width, tokens * width, tokens, (heads + 1) * tokens * width]
+    places = [width, tokens * width, tokens, (heads + 1) * tokens * width]
+    params = [len(x), heads, width, half, NUMBER[BF16], *places, heads * width]
     result = launch(unit, kernel, [x, cosine, sine, None, y], params, writes=[4])[0]
     expected = rotate_reference(kernel, x, cosine, sine).reshape(batches, tokens, heads, width).transpose(0, 2, 1, 3)
     assert_near(result[:, :heads], expected, atol=1e-6, rtol=1e-5)

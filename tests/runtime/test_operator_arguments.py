@@ -100,8 +100,8 @@ def test_queries_need_no_memory() -> None:
     assert ops.workspace_bytes("rms_norm", *types, eps=1e-6) == 0
     assert ops.workspace_bytes("reshape", types[0], shape=(8,)) == 0
     refused(lambda: ops.result_types("add", *types), ost.ShapeError, "nothing is broadcast")
-    weight = TensorType((8, 4), DType.F32)
-    refused(lambda: ops.workspace_bytes("linear", types[0], weight), ost.LayoutError, "pack the weight once")
+    x, blocks = TensorType((2, 32), DType.F32), TensorType((8, 32), DType.Q8_0)
+    refused(lambda: ops.workspace_bytes("linear", x, blocks), ost.LayoutError, "pack the weight once")
     packed = TensorType((8, 4), DType.F32, layout="panel32")
     assert ops.workspace_bytes("linear", types[0], packed) == 0
     refused(lambda: ops.workspace_bytes("linear", types[0], packed, level="x"), ost.ConfigError, "no row 'x'")

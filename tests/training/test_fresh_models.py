@@ -160,6 +160,10 @@ def test_parameters_of_another_model_are_not_exported(tmp_path: Path) -> None:
             export_model(model, parameters, tmp_path / "out")
     with pytest.raises(ConfigError, match="there already"):
         export_model(model, good, tmp_path / "new")
+    with pytest.raises(ConfigError, match="no name that a new folder can have"):
+        export_model(model, good, ".")
+    with pytest.raises(ConfigError, match="vocab_size is 300 of a tokenizer that learns none"):
+        new_model(tmp_path / "other", SMALL, vocab_size=300)
     with pytest.raises(WeightsError, match="a value has no place in float16: 1e"):
         export_model(model, {**good, norm: good[norm] + np.float32(1e6)}, tmp_path / "out", dtype="f16")
     with pytest.raises(ConfigError, match="dtype is 'int8'"):

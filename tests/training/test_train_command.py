@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import signal
 import threading
@@ -12,10 +14,11 @@ from typing import Any
 import pytest
 
 import ostinato as ost
-from ostinato.ir.errors import NonFiniteLoss
+from ostinato.ir.errors import ConfigError, NonFiniteLoss
 from ostinato.runtime.training.checkpoint import Checkpoints, read_checkpoint
 from ostinato.tools.cli import main
 from ostinato.tools.train import command
+from ostinato.tools.train.metrics import Line, Metrics
 from ostinato.tools.train.report import TrainReport
 from tests.training.fake_step import FakeResult, FakeStep, make_fake_step
 from tests.training.snapshots import same
@@ -100,6 +103,22 @@ def test_a_sample_that_has_no_room_is_told_before_the_training(
     assert caught.value.code == 2
     assert "train.sample: 3 tokens of prompt and 64 more, the model has 64 positions" in capsys.readouterr().err
     assert not (config.parent / "out/metrics.jsonl").exists()
+
+
+class Full(io.StringIO):
+    """A file on a disk without room."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", text[:0])
+
+
+def test_lines_that_a_full_disk_does_not_take_end_the_run_by_name(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    metrics.close()
+    metrics._file = Full()
+    line = Line(step=1, loss=1.0, learning_rate=0.1, gradient_norm=None, epoch=0, tokens=16, seconds=0.1)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl cannot be written: No space left"):
+        metrics.add(line)
 
 
 def test_a_run_for_people(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,6 @@ __all__ = [
     "rows_and_width",
     "uncounted",
     "without",
-    "without_copy",
 ]
 
 HOST_ARCHITECTURE = "host"
@@ -92,12 +91,6 @@ def without(*names: str) -> Predicate:
         return next((f"the kernel takes no {name}" for name in present if name in names), None)
 
     return accepts
-
-
-def without_copy(site: CallSite) -> str | None:
-    """The reason when the first result is wanted in a second dtype too."""
-    copy = site.text("copy")
-    return f"the kernel writes no copy of the first result in {copy}" if copy else None
 
 
 def foldable_count(inner: int = 1) -> Predicate:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ostinato.backend_hip.impls.backward import backward_row, operand_dtypes, result_dtypes
-from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, flat, number, uncounted, without_copy
+from ostinato.backend_hip.impls.common import FLOATS, all_of, flat, number, uncounted
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.target import CallSite, Impl
 from ostinato.ir.types import DType
 
 __all__ = ["NORM_BACKWARD_ROWS"]
 
-_ALL_F32 = all_of(operand_dtypes(), result_dtypes(DType.F32))
+_F32 = all_of(operand_dtypes(), result_dtypes(DType.F32))
+_CONVERTING = all_of(operand_dtypes(x=FLOATS), result_dtypes())
 
 
 def _norm_params(site: CallSite) -> tuple[int | float, ...]:
     """Rows, width, epsilon, dtypes of x and of its gradient."""
     return (*flat(site.operand(0)), site.real("eps"), number(site.operand(1)), number(site.results[0]))
+
+
+def _rms_params(site: CallSite) -> tuple[int | float, ...]:
+    """The same, and the dtype of the copy, any where there is none."""
+    return (*_norm_params(site), DType.parse(site.text("copy") or DType.BF16.value).number)
 
 
 def _softmax_params(site: CallSite) -> tuple[int, ...]:
@@ -26,26 +34,19 @@ def _gain_params(site: CallSite) -> tuple[int, ...]:
     return (*flat(site.operand(0)), number(site.operand(1)))
 
 
-def _norm(op: str, *statistics: str, also: tuple[Predicate, ...] = ()) -> tuple[Impl, ...]:
+def _norm(op: str, *more: str, params: Callable[[CallSite], tuple[int | float, ...]]) -> tuple[Impl, ...]:
     """A gradient in float32 from float32 may lie over each of the tensors that it is made of; another dtype has places of another size."""
-    operands = ("gradient", "x", "gain", "addend", "x_gradient", *statistics)
+    operands = ("gradient", "x", "gain", "addend", "x_gradient", *more)
     over = (("x_gradient", "gradient"), ("x_gradient", "x"), ("x_gradient", "addend"))
     return (
-        backward_row(op, operands, _norm_params, all_of(_ALL_F32, *also), in_place=over),
-        backward_row(
-            op,
-            operands,
-            _norm_params,
-            all_of(operand_dtypes(x=FLOATS), result_dtypes(), *also),
-            name="host_convert",
-            priority=-1,
-        ),
+        backward_row(op, operands, params, _F32, in_place=over),
+        backward_row(op, operands, params, _CONVERTING, name="host_convert", priority=-1),
     )
 
 
 NORM_BACKWARD_ROWS = (
-    *_norm("rms_norm_backward", "inverse_rms", also=(without_copy,)),
-    *_norm("layer_norm_backward", "mean", "inverse_deviation"),
+    *_norm("rms_norm_backward", "inverse_rms", "rounded0", params=_rms_params),
+    *_norm("layer_norm_backward", "mean", "inverse_deviation", params=_norm_params),
     backward_row(
         "l2_normalize_backward",
         ("gradient", "x", "x_gradient"),

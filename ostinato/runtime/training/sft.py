@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ostinato.ir.checks import boolean, integer
+from ostinato.ir.checks import boolean, integer, shown
 from ostinato.ir.errors import BoundsError, ConfigError, InputError
 from ostinato.ir.example import IGNORED, Example
 from ostinato.ir.types import Array
@@ -50,6 +50,8 @@ class ExampleDataset(Batches):
         vocab = integer(vocab_size, "vocab_size", low=1)
         pad = integer(pad, "pad", low=0, high=vocab - 1)
         truncate = boolean(truncate, "truncate")
+        if not isinstance(examples, Iterable):
+            raise ConfigError(f"examples are {shown(examples)}, expected a list of them")
         given: list[Any] = list(examples)
         prepared = [self._prepared(i, example, vocab, truncate) for i, example in enumerate(given)]
         groups = (

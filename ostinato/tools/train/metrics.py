@@ -52,9 +52,15 @@ class Metrics:
             raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="name a writable folder") from None
 
     def add(self, line: Line) -> None:
+        """Notes a step. Raises `ConfigError` where the file takes no more: a run that goes on drops the lines behind its checkpoint."""
         self.lines.append(line)
-        self._file.write(_text(line))
-        self._file.flush()
+        try:
+            self._file.write(_text(line))
+            self._file.flush()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be written: {error.strerror}", hint="make room, and go on from the last checkpoint"
+            ) from None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
