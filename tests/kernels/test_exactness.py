@@ -55,6 +55,8 @@ ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
         ("rope_split_half_backward", "rope_interleaved_backward", "rope_split_half_bias_bthd_backward"),
         ("gradient", "cos", "sin"),
     ),
+    "rope_split_half_joint": ("x", "cos", "sin"),
+    "rope_split_half_joint_backward": ("q_gradient", "k_gradient", "v_gradient", "cos", "sin"),
     "swiglu": ("gate", "up"),
     "masked_mean": ("start", "length"),
     "penalize": ("logits", "tokens", "prompt_length", "length", "repetition", "presence", "frequency"),
@@ -65,12 +67,13 @@ ROW_OPERANDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("silu_backward", "gelu_backward", "l2_normalize_backward"), ("gradient", "x")),
     **dict.fromkeys(("tanh_backward", "softmax_backward", "causal_softmax_backward"), ("gradient", "y")),
     **dict.fromkeys(("rms_norm_backward", "layer_norm_backward"), ("gradient", "x", "addend")),
-    "swiglu_backward": ("gradient", "gate", "up"),
+    **dict.fromkeys(("swiglu_backward", "swiglu_joint_backward"), ("gradient", "gate", "up")),
     "token_cross_entropy": ("logits", "target"),
     "token_cross_entropy_backward": ("gradient", "logits", "target", "log_sum"),
     **dict.fromkeys(
         ("adamw", "sgd", "sgd_momentum"), ("parameter", "gradient", "first", "second", "velocity", "mirror")
     ),
+    "adamw_group": tuple(spec.name for spec in OP["adamw_group"].operands[1:]),
 }
 """Operands with the rows, where that is not the first one alone."""
 
@@ -84,6 +87,7 @@ ROW_RANK: Mapping[str, int] = {
     "token_cross_entropy_backward": 1,
     **dict.fromkeys(("rope_split_half", "rope_interleaved", "matmul", "causal_softmax", "causal_softmax_backward"), 3),
     **dict.fromkeys(("rope_split_half_backward", "rope_interleaved_backward", "matmul_add"), 3),
+    "rope_split_half_joint_backward": 3,
 }
 """Rank of the first of these operands from which on axis 0 is of rows; 2 for others: a vector is one row, as are a head and a matrix for some."""
 SUMS_OVER_ROWS = (

@@ -81,6 +81,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield valid(sample_factors(), *members, decay=True)
         pair = (*member((67,), moments), *member((4, 9), moments))
         yield valid(sample_factors(0.3), *pair, decay=False)
+        yield valid(sample_factors(), *member((6, 16), moments), *member((6,), moments), decay=True)
         yield valid(sample_factors(0.0, 0.0), *pair, decay=True)
     attrs: dict[str, Attr] = {"decay": True}
     good = member((6,)), member((4, 6))
