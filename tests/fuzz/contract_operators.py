@@ -72,7 +72,7 @@ class ContractOperators(Growth):
         x = self.any(lambda value: value.dtype is DType.F32 and value.type.elements > 0)
         if x is None:
             return
-        total = self.builder.apply("reduce_sum", (x,))
+        total = self.builder.apply(("reduce_sum", "square_sum")[self.rng.integers(2)], (x,))
         mean = self.builder.apply("scale", (total,), {"factor": 1.0 / x.type.elements})
         self.keep(mean, self.builder.apply("broadcast_scalar", (mean,), {"shape": (self.pick(ROWS), self.pick(ROWS))}))
 

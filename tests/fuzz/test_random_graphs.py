@@ -126,8 +126,9 @@ def test_rows_past_the_valid_ones_do_not_matter(number: int, request: pytest.Fix
 def test_graphs_cover_the_operators_and_the_odd_outputs() -> None:
     graphs = [random_case(number).graph for number in range(GRAPHS)]
     met = {node.op for graph in graphs for node in graph.nodes}
-    stateful = {"kv_store", "rope_store", "qkv_rope_store", "sample", "advance"}
-    assert met >= set(OP) - stateful, f"not met: {sorted(set(OP) - stateful - met)}"
+    updating = {op.name for op in OP.values() if op.must_alias}  # they are in the graphs of tests/training
+    wanted = set(OP) - updating - {"sample", "dropout"}
+    assert met >= wanted, f"not met: {sorted(wanted - met)}"
     assert any(len(set(graph.outputs)) < len(graph.outputs) for graph in graphs)
     assert any(graph.inputs_by_name.keys() & set(graph.outputs) for graph in graphs)
     assert any(graph.types[name].dtype is DType.BF16 for graph in graphs for name in graph.outputs)
