@@ -1,5 +1,5 @@
-// Gradients of the products of attention one by one: each is products of matrices where they lie, shared heads summed
-// in the depth of a product or, where their rows have no one distance, one head after the other.
+// Gradients of the products of attention one by one: each is products of matrices where they lie, heads that share keys
+// added one after the other.
 #include "attention.h"
 #include "product.h"
 
@@ -52,12 +52,12 @@ void attention_scores_backward(const Call& call) {
                                   {call.pointer<const void>(2), dtype, {s.groups * key, key, s.width}, false}, scale,
                                   call.pointer<void>(3), {s.heads * query, query, s.width}, false));
     }
-    if (s.of_keys() > 0) {  // the depth is of all queries of all heads that share the keys
-        const int64_t each = s.shared();
-        multiply_dense(product_of(call, s.batches, s.groups, 1, s.keys, each * s.queries, s.width,
-                                  {gradient, OST_F32, {s.heads * square, each * square, s.keys}, true},
-                                  {call.pointer<const void>(1), dtype, {s.heads * query, each * query, s.width}, false},
-                                  scale, call.pointer<void>(4), {s.groups * key, key, s.width}, false));
+    for (int64_t i = 0; i < s.shared() && s.of_keys() > 0; ++i) {  // heads that share keys one after the other
+        multiply_dense(product_of(
+            call, s.batches, s.groups, 1, s.keys, s.queries, s.width,
+            {call.pointer<const float>(0) + i * square, OST_F32, {s.heads * square, s.shared() * square, s.keys}, true},
+            {call.pointer<const char>(1) + i * query * size, dtype, {s.heads * query, s.shared() * query, s.width}, false},
+            scale, call.pointer<void>(4), {s.groups * key, key, s.width}, i > 0));
     }
 }
 

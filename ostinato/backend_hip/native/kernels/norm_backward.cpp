@@ -104,19 +104,19 @@ template <class X, class Y>
 OST_INLINE Spread layer_row(const float* gradient, const X* x, const float* gain, const float* addend, Y* y,
                             int64_t width, float epsilon) {
     const auto size = static_cast<float>(width);
-    vf sums[4] = {zero(), zero(), zero(), zero()};
-    walk(width,
-         [&](int i, int64_t d, int n) __attribute__((always_inline)) { sums[i] = sums[i] + load_lanes(x + d, n); });
-    const float first = total(sums) / size;
-    vf rests[4] = {zero(), zero(), zero(), zero()};
+    double sums[8] = {};  // the mean is a result: in double, in one fixed tree
+    for (int64_t d = 0; d < width; ++d) sums[d % 8] += static_cast<double>(widen(x[d]));
+    const double mean_of_x =
+        (((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))) /
+        static_cast<double>(width);
+    const auto first = static_cast<float>(mean_of_x);
+    const auto rest = static_cast<float>(mean_of_x - static_cast<double>(first));
     vf squares[4] = {zero(), zero(), zero(), zero()};
     walk(width, [&](int i, int64_t d, int n) __attribute__((always_inline)) {
         const vf difference = load_lanes(x + d, n) - splat(first);
         const vf used = n == VW ? difference : keep_first(difference, n, zero());
-        rests[i] = rests[i] + used;
         squares[i] = fma(used, used, squares[i]);
     });
-    const float rest = total(rests) / size;
     const float variance = total(squares) / size - rest * rest;
     const float inverse = 1.0f / __builtin_sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon);
     vf scaled_sums[4] = {zero(), zero(), zero(), zero()};
