@@ -27,6 +27,7 @@ PRIVATE: Mapping[str, Mapping[str, int]] = {
     "attention_block_causal_backward": {"sm_80": 16, "sm_90": 24, "gfx1100": 396},
     "attention_causal_backward": {"sm_80": 24, "sm_90": 24},
     "attention_tile_causal_backward": {"sm_80": 16, "sm_90": 24, "gfx1100": 1380},
+    "adamw_group": {"sm_80": 32},
     "attention_tile_causal_saved": {"sm_80": 48, "sm_90": 48},
     "attention_tile_bidirectional": {"sm_80": 48, "sm_90": 48},
     "attention_tile_causal": {"sm_80": 48, "sm_90": 48},
