@@ -8,23 +8,21 @@ first one stood.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ostinato.ir.graph import Graph, GraphInput, Node
-from ostinato.ir.opdef import Attr
 from ostinato.ir.target import Target
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
 from ostinato.passes.rewrite import (
     Names,
     fused_input,
+    joined_projections,
     joint_product,
-    new_node,
     own_weight,
     replace_nodes,
-    result_dtype,
 )
 
 __all__ = ["FuseQkv"]
@@ -55,11 +53,7 @@ class FuseQkv:
                     continue
                 new = [fused_input(old, names) for old in _operand_inputs(graph, linears)]
                 types.update((item.value.name, item.value.type) for item in new)
-                fused = _fused(
-                    linears,
-                    [item.value.name for item in new],
-                    result_dtype(types[linears[0].operands[0] or ""], linears[0].results[0].type),
-                )
+                fused = joined_projections(linears, [item.value.name for item in new], types)
                 joint = joint_product(fused, names.unique(fused.name), types)
                 if not (levels.allow(fused, linears, types) or levels.allow(joint, linears, types)):
                     continue
@@ -89,11 +83,3 @@ def _operand_inputs(graph: Graph, linears: Sequence[Node]) -> list[list[GraphInp
     """The weights, and the biases if there are any, of all the linears."""
     count = len(linears[0].operands)
     return [[graph.inputs_by_name[linear.operands[i] or ""] for linear in linears] for i in range(1, count)]
-
-
-def _fused(linears: Sequence[Node], weights: Sequence[str], dtype: str) -> Node:
-    results = tuple(linear.results[0] for linear in linears)
-    last = [value.type.axes[-1] or "_" for value in results]
-    sizes = tuple(extent for extent in (value.type.shape[-1] for value in results) if isinstance(extent, int))
-    attrs: Mapping[str, Attr] = {"sizes": sizes, "dtype": dtype, "axes": "".join(last)}
-    return new_node("linear_split", (linears[0].operands[0], *weights), results, attrs, linears[0].location)

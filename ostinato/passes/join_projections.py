@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from ostinato.ir.graph import Graph, GraphInput, Node, Role, Value
-from ostinato.ir.opdef import Attr
 from ostinato.passes.rewrite import (
     Names,
     fused_input,
     infer,
+    joined_projections,
     joint_product,
     new_node,
+    range_attrs,
     rebuilt,
+    replace_nodes,
     reshape_node,
-    result_dtype,
 )
 
 __all__ = ["apart", "join_projections"]
@@ -34,8 +35,8 @@ def join_projections(graph: Graph, frozen: Collection[str] = ()) -> Graph:
     groups = [group for group in _groups(graph, frozen) if 2 <= len(group) <= MOST]
     together = _together(graph, groups)
     names, joined = Names(graph), dict[tuple[str, ...], GraphInput]()
-    fused: dict[str, Node] = {}
-    gone: set[str] = set()
+    replaced: dict[str, Node | None] = {}
+    inputs: dict[str, GraphInput] = {}
     for group in groups:
         tuples = [_names_of(group, place) for place in range(1, len(group[0].operands))]
         if any(together.get(name) != given for given in tuples for name in given):
@@ -43,15 +44,11 @@ def join_projections(graph: Graph, frozen: Collection[str] = ()) -> Graph:
         for given in tuples:
             if given not in joined:
                 joined[given] = fused_input([graph.inputs_by_name[name] for name in given], names)
+                inputs.update(dict.fromkeys(given, joined[given]))
         weights = [joined[given].value.name for given in tuples]
-        fused[group[0].name] = _split(graph, group, weights)
-        gone.update(node.name for node in group[1:])
-    if not fused:
-        return graph
-    last: dict[str, GraphInput] = {name: item for given, item in joined.items() for name in given}
-    inputs = {item.value.name: item for item in (last.get(old.value.name, old) for old in graph.inputs)}
-    nodes = [fused.get(node.name, node) for node in graph.nodes if node.name not in gone]
-    return rebuilt(graph, nodes, tuple(inputs.values()))
+        replaced.update((node.name, None) for node in group)
+        replaced[group[0].name] = joined_projections(group, weights, graph.types)
+    return replace_nodes(graph, replaced, inputs)
 
 
 def apart(graph: Graph) -> Graph:
@@ -68,7 +65,7 @@ def apart(graph: Graph) -> Graph:
         first, axis = 0, joint.results[0].type.rank - 1
         for value in node.results:
             extent = value.type.static_shape[-1]
-            attrs: dict[str, Attr] = {"axis": axis, "start": first, "stop": first + extent, "step": 1}
+            attrs = range_attrs(axis, first, extent)
             (tensor,) = infer("slice", (joint.name,), attrs, types)
             first += extent
             seen = Value(value.name, tensor)
@@ -123,15 +120,3 @@ def _together(graph: Graph, groups: Sequence[Sequence[Node]]) -> dict[str, tuple
         if len(graph.users[name]) != count:
             mixed.add(name)
     return {name: given for name, given in found.items() if mixed.isdisjoint(given)}
-
-
-def _split(graph: Graph, group: Sequence[Node], weights: Sequence[str]) -> Node:
-    x = group[0].operands[0]
-    assert x is not None
-    results = tuple(node.results[0] for node in group)
-    attrs: dict[str, Attr] = {
-        "sizes": tuple(value.type.static_shape[-1] for value in results),
-        "dtype": result_dtype(graph.types[x], results[0].type),
-        "axes": "".join(value.type.axes[-1] or "_" for value in results),
-    }
-    return new_node("linear_split", (x, *weights), results, attrs, group[0].location)

@@ -21,10 +21,12 @@ __all__ = [
     "infer",
     "infers",
     "joined_name",
+    "joined_projections",
     "joint_product",
     "new_node",
     "overwritten_values",
     "own_weight",
+    "range_attrs",
     "rebuilt",
     "renamed_operands",
     "replace_nodes",
@@ -151,6 +153,23 @@ def reshape_node(source: str, result: Value, location: Location | None) -> Node:
         "axes": "".join(axis or "_" for axis in result.type.axes),
     }
     return new_node("reshape", (source,), (result,), attrs, location)
+
+
+def range_attrs(axis: int, start: int, count: int) -> Mapping[str, Attr]:
+    """Attributes of the slice with so many places along an axis."""
+    return {"axis": axis, "start": start, "stop": start + count, "step": 1}
+
+
+def joined_projections(linears: Sequence[Node], weights: Sequence[str], types: Mapping[str, TensorType]) -> Node:
+    """The `linear_split` that stands for linears of one x: by `weights`, their joined weight and, where they have one, their joined bias. It has their results
+    under their names."""
+    x, results = linears[0].operands[0], tuple(linear.results[0] for linear in linears)
+    attrs: dict[str, Attr] = {
+        "sizes": tuple(value.type.static_shape[-1] for value in results),
+        "dtype": result_dtype(types[x or ""], results[0].type),
+        "axes": "".join(value.type.axes[-1] or "_" for value in results),
+    }
+    return new_node("linear_split", (x, *weights), results, attrs, linears[0].location)
 
 
 def joint_product(node: Node, name: str, types: Mapping[str, TensorType]) -> Node:

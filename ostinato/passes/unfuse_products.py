@@ -22,7 +22,16 @@ from ostinato.ir.target import Level, Target
 from ostinato.ir.types import DType, TensorType
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.levels import Levels
-from ostinato.passes.rewrite import Names, infer, joined_name, joint_product, new_node, rebuilt, result_dtype
+from ostinato.passes.rewrite import (
+    Names,
+    infer,
+    joined_name,
+    joint_product,
+    new_node,
+    range_attrs,
+    rebuilt,
+    result_dtype,
+)
 
 __all__ = ["UnfuseProducts"]
 
@@ -119,7 +128,7 @@ def _by_columns(draft: _Draft, levels: Levels) -> bool:
     start, views = 0, list[Node]()
     for value in parts:
         count = value.type.static_shape[-1]
-        views.append(draft.add("slice", (joint.name,), value, _range(value.type.rank - 1, start, count)))
+        views.append(draft.add("slice", (joint.name,), value, range_attrs(value.type.rank - 1, start, count)))
         start += count
     active = draft.activate(parts)
     if active is not None:
@@ -165,7 +174,7 @@ def _by_rows(draft: _Draft, levels: Levels) -> bool:
         operands = [x]
         for name in draft.whole.operands[1:]:
             assert name is not None
-            attrs = _range(0, start, count)
+            attrs = range_attrs(0, start, count)
             (tensor,) = infer("slice", (name,), attrs, draft.types)
             seen = Value(draft.names.unique(f"{name}.{value.name.rpartition('.')[2]}"), tensor)
             operands.append(draft.add("slice", (name,), seen, attrs).name)
@@ -174,8 +183,3 @@ def _by_rows(draft: _Draft, levels: Levels) -> bool:
         start += count
     draft.activate(parts)
     return True
-
-
-def _range(axis: int, start: int, count: int) -> Mapping[str, Attr]:
-    """Attributes of the slice with so many places along an axis."""
-    return {"axis": axis, "start": start, "stop": start + count, "step": 1}
