@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ostinato.ir.decision import Decision, Rejection
     from ostinato.ir.errors import (
         AddressChanged,
+        ArtifactError,
         BackendError,
         BoundsError,
         CapacityError,
@@ -82,6 +83,7 @@ __all__ = [
     "SGD",
     "AdamW",
     "AddressChanged",
+    "ArtifactError",
     "AsyncTextStream",
     "BackendError",
     "BoundsError",

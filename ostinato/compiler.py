@@ -7,7 +7,7 @@ Each stage is a value that prints as its text form and can be handed on; `compil
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,7 @@ from ostinato.passes.copies import Copy, copies_of
 from ostinato.passes.pipeline import PipelineOptions, settled_options
 from ostinato.passes.policy import Policy
 from ostinato.passes.runner import PipelineReport, run_pipeline
+from ostinato.passes.traced_values import with_outputs
 from ostinato.planner.check import check_program
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.planner.plan_text import print_program
@@ -115,7 +116,8 @@ class Planned:
         graphs, source = {self.lowered.name: self.graph}, CheckpointSource(self.model.checkpoint)
         sources = {self.lowered.name: self.lowered.graph}
         decisions = {self.lowered.name: self.lowered.decisions}
-        program = Program(self.program, graphs, self.lowered.target, source, sources, decisions)
+        relower = {self.lowered.name: self.lowered.relower}
+        program = Program(self.program, graphs, self.lowered.target, source, sources, decisions, relower=relower)
         return load_program(program, route, kind=Executable)
 
 
@@ -130,6 +132,10 @@ class Lowered:
     report: PipelineReport
     validations: Validations = field(default_factory=Validations)
     """Rows that were validated for it, because they had no record."""
+    again: Callable[[Graph], Lowered] | None = field(default=None, repr=False, compare=False)
+    """Lowers another graph with the same dimensions, target and options."""
+    bound: Graph | None = field(default=None, repr=False, compare=False)
+    """The graph before any pass, at these dimensions."""
 
     def __str__(self) -> str:
         return print_graph(self.graph)
@@ -154,6 +160,16 @@ class Lowered:
     def copies(self) -> tuple[Copy, ...]:
         """Every node that only moves bytes, with the line that needs it and why no row takes the bytes as they lie."""
         return copies_of(self.graph, self.target)
+
+    def relower(self, choose: Callable[[Graph], Sequence[str]]) -> tuple[Graph, Mapping[str, Decision]]:
+        """The graph lowered again with more values kept: as outputs, which no pass may swallow. `choose` names them, of the graph before any pass.
+
+        Raises `ConfigError` where that graph is not at hand, and what `Traced.lower` raises.
+        """
+        if self.again is None or self.bound is None:
+            raise ConfigError(f"{self.name} was lowered elsewhere", hint="trace and lower the model here")
+        made = self.again(with_outputs(self.bound, choose(self.bound)))
+        return made.graph, made.decisions
 
     def fit_entry(self, settings: PlanSettings = DEFAULT_SETTINGS, *, thorough: bool = True) -> tuple[Graph, EntryPlan]:
         """The plan of this graph alone, not yet part of a program, and the graph it is the plan of: with clones where a limit of memory asks for them.
@@ -239,8 +255,13 @@ class Traced:
         asked = settled_options(options, self.precision, levels=levels, disable=disable, policy=policy, passes=passes)
         plain = {key: integer(value, f"dimension {key}", error=ShapeError) for key, value in dims.items()}
         bound = self.graph.bind(plain)
-        report, proven, done = validated_lowering(lambda target: run_pipeline(bound, target, asked), chosen)
-        return Lowered(self.model, name or self.graph.name, plain, proven, report, done)
+        called = name or self.graph.name
+
+        def run(graph: Graph) -> Lowered:
+            report, proven, done = validated_lowering(lambda target: run_pipeline(graph, target, asked), chosen)
+            return Lowered(self.model, called, plain, proven, report, done, run, graph)
+
+        return run(bound)
 
     def at(self, buckets: Mapping[str, Mapping[str, int]]) -> Entries:
         """Entries of a program, by name: this graph at the dimensions of each."""
@@ -341,7 +362,8 @@ def _proven(plan: ProgramPlan, graphs: Mapping[str, Graph], lowered: Mapping[str
     check_program(plan, planned, last.target, sources=sources)
     decisions = {name: item.decisions for name, item in lowered.items()}
     done = sum_of(item.validations for item in lowered.values())
-    return Program(plan, planned, last.target, CheckpointSource(last.model.checkpoint), sources, decisions, done)
+    source, relower = CheckpointSource(last.model.checkpoint), {name: item.relower for name, item in lowered.items()}
+    return Program(plan, planned, last.target, source, sources, decisions, done, relower)
 
 
 def compile(  # noqa: A001 - the design's public name

@@ -145,6 +145,7 @@ class PlannedTraining:
             {name: lowered.graph},
             {name: lowered.decisions},
             lowered.validations,
+            {name: lowered.relower},
         )
         made = load_program(program, route, progress=progress, kind=partial(TrainStep, options=options))
         made.start(self.step.recipe.optimizer, words)

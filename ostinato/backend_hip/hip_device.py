@@ -29,9 +29,11 @@ from ostinato.backend_hip.hip_table import HipLaunch, HipTable, instances_of, ma
 from ostinato.backend_hip.hip_weights import WeightCarrier
 from ostinato.backend_hip.packing import Source
 from ostinato.backend_hip.steps import HipStep, LaunchCall
+from ostinato.backend_hip.stopwatch import stopwatch_calls
 from ostinato.backend_hip.target import ALIGNMENT, hip_target
 from ostinato.ir.errors import BoundsError, ConfigError, LifecycleError
 from ostinato.ir.forks import renew_after_fork
+from ostinato.ir.step import KernelCall
 from ostinato.ir.target import Target
 from ostinato.ir.types import Array, TensorType
 
@@ -148,9 +150,13 @@ class HipDevice:
         self._status(found)
         return found
 
-    def make_event(self) -> _native.Event:
-        """A place in the order of any of its streams, not recorded yet; it measures no time."""
-        return _native.Event(self.native, timing=False)
+    def make_event(self, *, timing: bool = False) -> _native.Event:
+        """A place in the order of any of its streams, not recorded yet; with `timing` it knows how long after another one it is."""
+        return _native.Event(self.native, timing=timing)
+
+    def stopwatch(self, ticks: int = 0) -> tuple[KernelCall, KernelCall]:
+        """The calls of its clock's kernels, `stamp` and `hold`; see `stopwatch.py`."""
+        return stopwatch_calls(ticks)
 
     def order(self, first: int, then: int) -> None:
         """What is submitted to the stream with the handle `then` from now on runs after what that with the handle `first` has now; 0 is the default stream.

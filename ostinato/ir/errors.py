@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "AddressChanged",
+    "ArtifactError",
     "BackendError",
     "BoundsError",
     "CapacityError",
@@ -129,6 +130,12 @@ class WeightsError(OstinatoError, ValueError):
     """A checkpoint that is missing, damaged, inconsistent or does not fit the model."""
 
     code = "weights"
+
+
+class ArtifactError(OstinatoError, ValueError):
+    """A file that is no saved executable, or a damaged one; nothing in it was used."""
+
+    code = "artifact"
 
 
 @dataclass(frozen=True, slots=True)

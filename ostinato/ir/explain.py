@@ -6,7 +6,6 @@ the product that query, key and value became.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,12 +15,11 @@ from ostinato.ir.decision import Counters, Decision, policy_counters
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.graph import Graph, Location, Node
-from ostinato.ir.naming import matches
+from ostinato.ir.naming import any_layer, matches
 
 __all__ = ["ExplainedNode", "Explanation", "explain"]
 
 _LIKE = 5
-_LAYER = re.compile(r"\.\d+\.")
 _EXACTNESS = {
     Exactness.TOLERANCE: "within tolerance",
     Exactness.ROW_INVARIANT: "the same in any batch",
@@ -69,7 +67,7 @@ class Explanation:
     def __str__(self) -> str:
         alike: dict[str, list[ExplainedNode]] = {}
         for node in self.nodes:
-            alike.setdefault(_LAYER.sub(".*.", str(node)), []).append(node)
+            alike.setdefault(any_layer(str(node)), []).append(node)
         return "\n\n".join(f"{first}{_the_same(others)}" for first, *others in alike.values())
 
     @property

@@ -6,9 +6,17 @@ layer. Parts may have wildcards.
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
-__all__ = ["matches"]
+__all__ = ["any_layer", "matches"]
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def any_layer(text: str) -> str:
+    """A text in which names have a star for each number among their parts: equal for what is said alike of several layers."""
+    return _NUMBER.sub("*", text)
 
 
 def matches(pattern: str, name: str) -> bool:

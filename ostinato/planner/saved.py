@@ -19,7 +19,7 @@ from ostinato.ir.text import graph_hash, parse_graph, print_graph
 from ostinato.ir.version import VERSION
 from ostinato.planner.plan import PLAN_VERSION, EntryPlan, PlanHashes, ProgramPlan
 
-__all__ = ["Purpose", "SavedProgram", "program_from_json", "program_to_json", "read_plan"]
+__all__ = ["Purpose", "SavedProgram", "open_plan", "program_from_json", "program_to_json", "read_plan"]
 
 _FORMAT = "ostinato-plan"
 _AGAIN = "give the options that it was made with, or plan again and save that"
@@ -81,6 +81,12 @@ def program_to_json(program: ProgramPlan, graphs: Mapping[str, Graph] | None = N
 def program_from_json(text: str) -> ProgramPlan:
     """Reads what `program_to_json` wrote; raises `StaleArtifact` for another format version, `PlanError` for missing fields and where a hash does not fit."""
     return _open(text).plan
+
+
+def open_plan(text: str) -> SavedProgram:
+    """The plan with the graphs that come with it, whatever it is for. Raises what `program_from_json` raises, and `PlanError` for a graph that is damaged."""
+    envelope = _open(text)
+    return SavedProgram(envelope.plan, _graphs(envelope))
 
 
 def _open(text: str) -> _Envelope:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
@@ -95,6 +95,10 @@ class DeviceEvent(Protocol):
 
     def synchronize(self) -> None:
         """Returns when the device has come there."""
+        ...
+
+    def milliseconds_to(self, later: Any) -> float:
+        """From this place to another one behind it, both made with `timing` and reached."""
         ...
 
 
@@ -328,8 +332,13 @@ class OrderedDevice(Device, Protocol):
         """A stream that somebody else made and keeps; None for the handle of the default one."""
         ...
 
-    def make_event(self) -> DeviceEvent:
-        """A place in the order of any of its streams, not recorded yet."""
+    def make_event(self, *, timing: bool = False) -> DeviceEvent:
+        """A place in the order of any of its streams, not recorded yet; with `timing` it knows how long after another one it is."""
+        ...
+
+    def stopwatch(self, ticks: int = 0) -> tuple[KernelCall, KernelCall]:
+        """Calls of two kernels: one that writes the time of the device, a count of ticks, to its operand (int64), and one without operands that is over so
+        many ticks after it began."""
         ...
 
     def order(self, first: int, then: int) -> None:

@@ -36,6 +36,7 @@ from ostinato.runtime.replace import replace_weights
 from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
 from ostinato.runtime.state import ProgramState, initial_state
+from ostinato.runtime.traced import Diversion
 from ostinato.runtime.weights import Progress, load_parameters, load_shared
 
 __all__ = ["Executable", "MemoryReport", "load_program"]
@@ -80,6 +81,8 @@ class Executable:
         self._observer = observer
         self._runners: dict[str, Runner] = {}
         self._idle_replays: dict[tuple[str, tuple[str, ...]], list[Replays]] = {}
+        self._idle_beside: dict[tuple[str, tuple[str, ...]], list[Replays]] = {}  # those of the runners not in use
+        self._diversion: Diversion | None = None
         # how often inputs were given, and to which entry last: while the number stays, that entry can be replayed
         self.turn = 0
         self._given_to: str | None = None
@@ -197,12 +200,16 @@ class Executable:
         if idle:
             return idle.pop()
         depth = (LOGITS_AHEAD if "logits" in outputs else AHEAD) if self.device.captures else 1
-        return self.runner(entry).replays(outputs, depth)
+        runner = self.runner(entry)
+        replays = runner.replays(outputs, depth)
+        replays.runner = runner
+        return replays
 
     def keep(self, entry: str, replays: Replays) -> None:
         """Takes replays back, for the next who asks; what is pending is dropped."""
         replays.drop()
-        self._idle_replays.setdefault((entry, replays.outputs), []).append(replays)
+        if replays.runner is self.runner(entry):  # not of a trace that began or ended meanwhile
+            self._idle_replays.setdefault((entry, replays.outputs), []).append(replays)
 
     def _wanted(self, name: str, outputs: Any) -> list[str]:
         known = list(dict.fromkeys(self.program.graphs[name].outputs))
@@ -377,26 +384,60 @@ class Executable:
         """A new lock: the thread that held it is not in this process."""
         self._running = threading.Lock()
 
+    @property
+    def diversion(self) -> Diversion | None:
+        """Whose runners calls use in place of this executable's own, while somebody traces it."""
+        return self._diversion
+
+    def divert(self, diversion: Diversion | None) -> None:
+        """Has later calls use the runners of a diversion, or this executable's own again; `ostinato.TraceSession` does. What is generated goes on.
+
+        Raises `LifecycleError` for a second one, and while a call is in progress.
+        """
+        with Executable.exclusive(self):
+            if diversion is not None and self._diversion is not None:
+                raise LifecycleError(
+                    "this executable is being traced already", hint="close the other TraceSession, or trace a clone()"
+                )
+            if diversion is not self._diversion:
+                self.turn, self._given_to = self.turn + 1, None
+                self._idle_replays, self._idle_beside = self._idle_beside, self._idle_replays
+                if diversion is None:
+                    self._idle_beside = {}
+            self._diversion = diversion
+
     def runner(self, name: str) -> Runner:
         """The entry in this mode, made on first use."""
+        if self._diversion is not None:
+            return self._diversion.runner(name)
         runner = self._runners.get(name)
         if runner is None:
-            where = (self.program, name, self.device, self.regions, self._observer)
-            match self.mode:
-                case "planned":
-                    runner = PlannedRunner(*where)
-                case "guarded":
-                    runner = GuardedRunner(*where)
-                case "captured":
-                    runner = CapturedRunner(*where, self._capture)
-                case "eager":
-                    runner = EagerRunner(*where)
-                case _:
-                    runner = ReferenceRunner(
-                        self.program, name, self._reference_state, self._reference_weights, self._observer
-                    )
-            self._runners[name] = runner
+            runner = self._runners[name] = self.make_runner(name, self.program, self.regions_of(name))
         return runner
+
+    def regions_of(self, name: str) -> Regions:
+        """The memory of an entry, with what is bound for all its runs."""
+        del name
+        return self.regions
+
+    def kept_outputs(self, name: str) -> tuple[str, ...]:
+        """The outputs of an entry that stay where they are from run to run, to be read there."""
+        del name
+        return ()
+
+    def make_runner(self, name: str, program: Program, regions: Regions) -> Runner:
+        """An entry of a program over this executable's state, in this mode."""
+        where = (program, name, self.device, regions, self._observer)
+        match self.mode:
+            case "planned":
+                return PlannedRunner(*where)
+            case "guarded":
+                return GuardedRunner(*where)
+            case "captured":
+                return CapturedRunner(*where, self._capture)
+            case "eager":
+                return EagerRunner(*where)
+        return ReferenceRunner(program, name, self._reference_state, self._reference_weights, self._observer)
 
 
 _E = TypeVar("_E", bound="Executable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ostinato.ir.decision import Decision
@@ -14,7 +14,10 @@ from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import WeightSource
 
-__all__ = ["NoWeights", "Program"]
+__all__ = ["NoWeights", "Program", "Relower"]
+
+Relower = Callable[[Callable[[Graph], Sequence[str]]], tuple[Graph, Mapping[str, Decision]]]
+"""Lowers an entry again with more outputs, which the function that is given picks from the graph before any pass; the graph after them, and its decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class Program:
     """A proven plan, the graph of each entry's plan, the target whose rows they name, and where the weights come from.
 
     Where values are computed again, `graphs` has the clones and `originals` the graph as it was before; of other entries it may have none. `decisions` say by
-    entry and node why each row was chosen, `validations` what was validated for it on first use.
+    entry and node why each row was chosen, `validations` what was validated for it on first use. `relower` has the entries whose model is at hand, not only
+    what became of it.
     """
 
     plan: ProgramPlan
@@ -32,6 +36,7 @@ class Program:
     originals: Mapping[str, Graph] = field(default_factory=dict)
     decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict)
     validations: Validations = field(default_factory=Validations)
+    relower: Mapping[str, Relower] = field(default_factory=dict)
 
     def original(self, entry: str) -> Graph:
         """An entry's graph without clones."""

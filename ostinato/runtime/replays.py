@@ -19,12 +19,14 @@ __all__ = ["LazyReplays", "QueuedReplays", "Replays"]
 
 
 class Replays(abc.ABC):
-    """Replays of one entry, taken in the order in which they were submitted. `pending` were submitted and not taken; at most `depth` may be."""
+    """Replays of one entry, taken in the order in which they were submitted. `pending` were submitted and not taken; at most `depth` may be. `runner` is whose
+    they are, where somebody keeps them."""
 
     def __init__(self, outputs: Sequence[str], depth: int) -> None:
         self.outputs = tuple(outputs)
         self.depth = depth
         self.pending = 0
+        self.runner: object = None
 
     def submit(self) -> None:
         """One more replay."""

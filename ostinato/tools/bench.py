@@ -25,8 +25,8 @@ from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.device import Device, ResolvedStep, Table
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
+from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.console import many, size, table
-from ostinato.tools.observe import bits_equal
 from ostinato.tools.programs import precision_of
 from ostinato.tools.schemas import BenchReport
 

@@ -141,6 +141,13 @@ COMMANDS = (
         "Say why nodes run as they do: the row of each with the records behind it, and what speaks against every other.",
     ),
     Command(
+        "diff",
+        "Look",
+        "ostinato.tools.diff.command",
+        "diff_command",
+        "What differs between two plans, graphs, models or artifacts, with limits for CI.",
+    ),
+    Command(
         "view",
         "Look",
         "ostinato.tools.view.command",

@@ -103,11 +103,14 @@ def plan_buckets(
     target: str = "host",
     memory_limit: int | None = None,
     saved: Path | None = None,
+    levels: Mapping[str, str] | None = None,
+    disable: Sequence[str] = (),
+    reuse: bool = True,
 ) -> Program:
     """Lowers, plans and checks what runs a model, for B sequences times T tokens: steps that choose tokens, or embed texts; no weight is loaded.
 
     `policy` is that of numerics. `target`: "host", or the architecture of a GPU, which need not be here. `memory_limit`: bytes of arena at most. `saved`: a
-    plan that was written before, which is read and checked instead.
+    plan that was written before, which is read and checked instead. `levels`, `disable` and `reuse` are as in `ostinato.compile`.
 
     Raises `ConfigError` for an unknown target and for unusable buckets and limits, `CapacityError` for a limit that no plan keeps, and for a saved plan what
     `Lowered.load_plan` raises.
@@ -122,7 +125,8 @@ def plan_buckets(
         cache = CacheShape(max(buckets["B"]), positions_of(model, context, buckets["T"]), 1)
         traced = trace(model, "step", cache=cache, precision=precision, sampling=True)
         entries = traced.at(bucket_entries("step", buckets["B"], buckets["T"]))
-    settings, options = plan_settings(memory_limit), settled_options(None, traced.precision, policy=policy)
+    settings = plan_settings(memory_limit, reuse)
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy)
     if saved is None:
         return plan_text_program(entries, named_target(target), options, settings)
     return load_text_plan(saved, entries, named_target(target), options, settings)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ostinato.tools.conformance.report import ConformanceReport, LibraryInfo
+from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.evidence.report import (
     EvidenceExportReport,
     EvidenceListReport,
@@ -455,6 +456,7 @@ REPORTS: Mapping[str, type[Report]] = {
     "compare": CompareReport,
     "compile": CompileReport,
     "conformance": ConformanceReport,
+    "diff": DiffReport,
     "doctor": DoctorReport,
     "embed": EmbedReport,
     "error": ErrorReport,

@@ -12,9 +12,9 @@ import pytest
 import ostinato as ost
 from ostinato.ir.types import Array
 from ostinato.tools.compare import compare
-from ostinato.tools.observe import Probe, bits_equal, first_difference
-from ostinato.tools.variants import VARIANTS, in_variant
-from ostinato.tools.workload import make_workload
+from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.variants import VARIANTS, in_variant
+from ostinato.tools.compare.workload import make_workload
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,9 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.program import Program
-from ostinato.runtime.regions import SharedRegions
+from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.runners import PlannedRunner, Runner
+from ostinato.runtime.traced import Diversion
 from ostinato.runtime.training.accumulation import Accumulation, accumulations_of
 from ostinato.runtime.training.addresses import AddressTable, addresses_of
 from ostinato.runtime.training.checks import index_limits
@@ -293,6 +294,8 @@ class TrainExecutable(Executable):
         """Lets go of the runner: the next step makes one for what has changed."""
         self._steps.forget()
         self._runners.pop(TRAIN, None)
+        if self.diversion is not None:
+            self.diversion.renew()
 
     # what can be counted
 
@@ -344,23 +347,30 @@ class TrainExecutable(Executable):
     def _own_options(self) -> Mapping[str, Any]:
         return {"options": self.options, "standing": dict(self._standing)}
 
-    def runner(self, name: str) -> Runner:
-        """The entry in this mode; a step with what is bound and watched."""
-        if name != TRAIN or name in self._runners:
-            return super().runner(name)
-        regions, marks = self._gradients.regions, self._gradients.marks
-        where = (self.program, name, self.device, regions, self._observer)
-        runner: Runner
-        match self.mode:
-            case "planned":
-                runner = CutPlannedRunner(*where, marks)
-            case "captured":
-                runner = CutCapturedRunner(*where, self._capture, marks)
-            case "eager":
-                runner = CutEagerRunner(*where, self._gradients.outputs, marks)
-            case "guarded":
-                runner = GuardedRunner(*where)
-            case _:
-                return super().runner(name)
-        self._runners[name] = runner
-        return runner
+    def divert(self, diversion: Diversion | None) -> None:
+        """`Executable.divert`, with no step on its way."""
+        with self.exclusive():
+            self._steps.forget()
+        super().divert(diversion)
+
+    def regions_of(self, name: str) -> Regions:
+        """`Executable.regions_of`: with the gradients that are bound."""
+        return self._gradients.regions if name == TRAIN else super().regions_of(name)
+
+    def kept_outputs(self, name: str) -> tuple[str, ...]:
+        """The gradients that are kept."""
+        return self._gradients.outputs if name == TRAIN else ()
+
+    def make_runner(self, name: str, program: Program, regions: Regions) -> Runner:
+        """The entry in this mode; a step with what is watched."""
+        if name == TRAIN:
+            marks = self._gradients.marks
+            where = (program, name, self.device, regions, self._observer)
+            match self.mode:
+                case "planned":
+                    return CutPlannedRunner(*where, marks)
+                case "captured":
+                    return CutCapturedRunner(*where, self._capture, marks)
+                case "eager":
+                    return CutEagerRunner(*where, self._gradients.outputs, marks)
+        return super().make_runner(name, program, regions)

@@ -14,8 +14,8 @@ import numpy as np
 
 from ostinato.ir.types import Array
 from ostinato.tools.compare import TOLERANCE
+from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.evidence.workloads import Workload
-from ostinato.tools.observe import bits_equal
 
 __all__ = ["FULL", "Outputs", "baseline_problem", "judge_outputs"]
 

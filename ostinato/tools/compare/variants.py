@@ -28,13 +28,13 @@ VARIANTS = (*MODES, _NO_REUSE)
 def in_variant(executable: Executable, variant: str, observer: Observer | None = None) -> Executable:
     """Another executable over the same weights that runs that way, with its own arena, io and (zeroed) state."""
     if variant == _NO_REUSE:
-        return _placed(executable, replace(DEFAULT_SETTINGS, reuse=False), "planned", observer)
+        return in_plan(executable, replace(DEFAULT_SETTINGS, reuse=False), "planned", observer)
     if variant == "guarded":
-        return _placed(executable, replace(DEFAULT_SETTINGS, guard=GUARD_BYTES), variant, observer)
+        return in_plan(executable, replace(DEFAULT_SETTINGS, guard=GUARD_BYTES), variant, observer)
     return executable.clone(variant, observer)
 
 
-def _placed(executable: Executable, settings: PlanSettings, mode: str, observer: Observer | None) -> Executable:
+def in_plan(executable: Executable, settings: PlanSettings, mode: str, observer: Observer | None) -> Executable:
     program = _replanned(executable.program, settings)
     return type(executable)(program, executable.device, executable.regions.shared, mode=mode, observer=observer)
 

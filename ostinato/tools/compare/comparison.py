@@ -29,12 +29,12 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
+from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.variants import VARIANTS, in_variant
+from ostinato.tools.compare.workload import TEXTS, WorkStep, longest_sequence, make_workload
 from ostinato.tools.console import milliseconds, table
-from ostinato.tools.observe import Probe, bits_equal, first_difference
 from ostinato.tools.programs import compile_model, precision_of
 from ostinato.tools.schemas import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
-from ostinato.tools.variants import VARIANTS, in_variant
-from ostinato.tools.workload import TEXTS, WorkStep, longest_sequence, make_workload
 
 __all__ = ["TOLERANCE", "compare", "show_comparison"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from ostinato.ir.graph import Graph
 from ostinato.ir.types import Array, TensorType
 from ostinato.runtime.executable import Executable
-from ostinato.tools.variants import in_variant
+from ostinato.tools.compare.variants import in_variant
 
 __all__ = ["Probe", "bits_equal", "first_difference"]
 

@@ -1,0 +1,186 @@
+"""Which values of a graph a trace keeps: patterns become names, and whatever cannot be kept is said with its reason.
+
+A value is kept by making it an output, so it must be one that a copy of is the value itself: not an update of state (that is read as state), not bytes that a
+later node takes over, not a strided view. Integers are refused, never left out: a trace is for numbers that are compared, and one that seems empty misleads.
+Names that a fusion swallowed are found among the origins of the nodes that swallowed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from ostinato.ir.decision import Decision
+from ostinato.ir.errors import ConfigError, DTypeError
+from ostinato.ir.graph import Graph
+from ostinato.ir.naming import matches
+from ostinato.ir.ops import OP
+from ostinato.ir.views import ViewTable
+from ostinato.passes.rewrite import overwritten_values
+
+__all__ = ["TracedValues", "traced_values", "with_outputs"]
+
+_SHOWN = 5
+UNFUSED = 'TraceSession(..., unfused=True) keeps it; so does compiling with disable=("the_pass",)'
+
+
+@dataclass(frozen=True, slots=True)
+class TracedValues:
+    """`names` in program order; by scope the values that leave it, where scopes were asked for; and by name what a pattern found that cannot be kept, with the
+    reason."""
+
+    names: tuple[str, ...]
+    scopes: Mapping[str, tuple[str, ...]]
+    left_out: Mapping[str, str]
+
+
+def with_outputs(graph: Graph, names: Iterable[str]) -> Graph:
+    """The graph with more outputs; those that it has stay where they are."""
+    return replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *names))))
+
+
+def traced_values(
+    graph: Graph,
+    decisions: Mapping[str, Decision],
+    values: Sequence[str],
+    results_of: Sequence[str] = (),
+) -> TracedValues:
+    """The values that patterns name (`ir/naming.py`: "layers.0" is everything in that layer), and those that leave the scopes of `results_of` ("layers.*": one
+    scope a layer).
+
+    Raises `DTypeError` that lists integers among them, `ConfigError` for a pattern that finds nothing that can be kept, with the reason or names like it.
+    """
+    found = _Finder(graph, decisions)
+    names: dict[str, None] = {}
+    left_out: dict[str, str] = {}
+    for pattern in values:
+        kept, out = found.by_name(pattern)
+        names.update(dict.fromkeys(kept))
+        left_out.update(out)
+    scopes: dict[str, tuple[str, ...]] = {}
+    for pattern in results_of:
+        for scope, kept in found.by_scope(pattern).items():
+            names.update(dict.fromkeys(kept))
+            scopes[scope] = kept
+    order = {value.name: index for index, value in enumerate(v for node in graph.nodes for v in node.results)}
+    return TracedValues(tuple(sorted(names, key=order.__getitem__)), scopes, left_out)
+
+
+class _Finder:
+    def __init__(self, graph: Graph, decisions: Mapping[str, Decision]) -> None:
+        self._graph = graph
+        self._made = {value.name: value.type for node in graph.nodes for value in node.results}
+        self._updates = _updates(graph)
+        self._taken_over = overwritten_values(graph)
+        self._views = ViewTable(graph) if not graph.dims else None
+        self._inside = {
+            origin.name: name
+            for name, decision in decisions.items()
+            for origin in decision.origins
+            if origin.name not in self._made
+        }
+
+    def by_name(self, pattern: str) -> tuple[list[str], dict[str, str]]:
+        text = pattern.removeprefix("%")
+        # a name is itself alone, though others may have its parts
+        names = [text] if text in self._made else [name for name in self._made if matches(text, name)]
+        integers = [name for name in names if not self._made[name].dtype.is_float]
+        if integers:
+            shown = ", ".join(f"%{name} ({self._made[name].dtype.value})" for name in integers[:_SHOWN])
+            more = f" and {len(integers) - _SHOWN} more" if len(integers) > _SHOWN else ""
+            raise DTypeError(
+                f"only float values are traced, {pattern!r} names {shown}{more}",
+                node=integers[0],
+                hint="name the float values; integer outputs such as token ids are what the call itself gives",
+            )
+        left_out = {name: reason for name in names if (reason := self._against(name))}
+        for name, node in self._inside.items():
+            if name == text or matches(text, name):
+                left_out[name] = f"made inside of %{node}, which keeps no value of that name; {UNFUSED}"
+        kept = [name for name in names if name not in left_out]
+        if not kept:
+            self._refuse(pattern, text, left_out)
+        return kept, left_out
+
+    def by_scope(self, pattern: str) -> dict[str, tuple[str, ...]]:
+        """The scopes whose names have as many parts as the pattern and match it, each with the values that leave it."""
+        wanted = pattern.removeprefix("%").split(".")
+        inside: dict[str, list[str]] = {}
+        for name in self._made:
+            parts = name.split(".")
+            if len(parts) > len(wanted) and all(map(fnmatchcase, parts, wanted)):
+                inside.setdefault(".".join(parts[: len(wanted)]), []).append(name)
+        if not inside:
+            scopes = dict.fromkeys(".".join(n.split(".")[: len(wanted)]) for n in self._made if n.count(".") >= len(wanted))
+            alike = get_close_matches(pattern, list(scopes), _SHOWN) or list(scopes)[:_SHOWN]
+            raise ConfigError(
+                f"results_of={pattern!r} names no scope", hint=f"scopes are {', '.join(alike) or 'none here'}"
+            )
+        found: dict[str, tuple[str, ...]] = {}
+        for scope, names in inside.items():
+            kept = tuple(name for name in names if self._leaves(name, scope) and not self._against(name))
+            floats = tuple(name for name in kept if self._made[name].dtype.is_float)
+            if not floats:
+                raise ConfigError(
+                    f"no float value that can be kept leaves {scope}",
+                    node=scope,
+                    hint=f"name values of it, such as {names[-1]!r}; {UNFUSED}",
+                )
+            found[scope] = floats
+        return found
+
+    def _leaves(self, name: str, scope: str) -> bool:
+        """Whether somebody outside of the scope has it: a node with no result there, or the caller."""
+        prefix = f"{scope}."
+        if name in self._graph.outputs:
+            return True
+        return any(
+            not any(value.name.startswith(prefix) for value in user.results)
+            for user in self._graph.users.get(name, ())
+        )
+
+    def _against(self, name: str) -> str:
+        """Why a float value cannot be kept; empty where it can."""
+        if name in self._updates:
+            return f"an update of {self._updates[name]}: read_state() reads it"
+        if name in self._taken_over:
+            return "its bytes are taken over by a later node, which updates them"
+        if self._views is not None:
+            place = self._views[name]
+            if self._graph.producers[name].op in OP and OP[self._graph.producers[name].op].is_view and not place.contiguous:
+                return f"a strided view of %{place.base}: trace that"
+        if self._made[name].dtype.is_block or self._made[name].is_packed:
+            return "packed for the kernels that read it"
+        return ""
+
+    def _refuse(self, pattern: str, text: str, left_out: Mapping[str, str]) -> None:
+        if left_out:
+            name, reason = next(iter(left_out.items()))
+            what = f"%{name}" if len(left_out) == 1 else f"none of the {len(left_out)} values that {pattern!r} names"
+            raise ConfigError(f"{what} can be traced: it is {reason}" if len(left_out) > 1 else f"cannot be traced: {reason}", node=name)
+        if text in self._graph.inputs_by_name:
+            role = self._graph.inputs_by_name[text].role.value
+            raise ConfigError(f"it is an input of the graph ({role}), not a value that a run makes", node=text)
+        known = [*self._made, *self._inside]
+        parts = [part for name in known for part in name.split(".")]
+        alike = get_close_matches(text, list(dict.fromkeys((*known, *parts))), _SHOWN)
+        raise ConfigError(
+            f"{pattern!r} names no value that a run makes",
+            hint=f"names that are like it: {', '.join(alike)}"
+            if alike
+            else f'patterns match whole parts of names, such as {next(iter(self._made), "layers.0")!r}',
+        )
+
+
+def _updates(graph: Graph) -> dict[str, str]:
+    """Values that lie in the bytes of state, a parameter or a carried input, with what they update."""
+    owner = {item.value.name: item.value.name for item in graph.updated}
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        for result, operand in OP[node.op].aliased(node.operands):
+            source = node.operands[operand]
+            if source in owner:
+                found[node.results[result].name] = owner[node.results[result].name] = owner[source]
+    return found

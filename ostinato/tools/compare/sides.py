@@ -1,0 +1,247 @@
+"""Sides: the ways to run a program that are put side by side, as values that can be written in a command and opened.
+
+A side is a mode ("eager", "captured", "no-reuse"), other settings of the compiler ("policy=strict", "levels.linear=reference", "disable=fuse_qkv",
+"device=hip:0,mode=captured"), an artifact ("model.ost") or a function of the caller's own. Sides whose settings make the same program are clones of one
+executable and share its weights, so that a difference between them is one of how it is run; each other program is compiled once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from ostinato.compiler import Passes, open_device, open_model
+from ostinato.frontend.model import Model
+from ostinato.ir.checks import integer
+from ostinato.ir.errors import ConfigError
+from ostinato.ir.interp import Observer
+from ostinato.ir.precision import PrecisionPolicy
+from ostinato.passes.policy import Policy, named_policy
+from ostinato.runtime.device import Device
+from ostinato.runtime.executable import Executable
+from ostinato.tools.compare.variants import VARIANTS, in_variant
+from ostinato.tools.loading import load_function
+from ostinato.tools.programs import compile_model
+
+__all__ = ["ARTIFACT", "DEFAULT_SIDE", "Side", "Sides", "open_side", "parse_side"]
+
+ARTIFACT = ".ost"
+"""How the name of a saved executable ends."""
+_LEVELS = "levels."
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to run a program. `name` is what reports call it.
+
+    `mode`: one of an executable, "no-reuse" (planned, with bytes of their own for all activations), or "auto". `levels` and `disable` force rows and leave
+    passes out, as for `compile`; `passes` are more of them. `capture` says which steps a captured side captures. `artifact` is the path of a saved executable,
+    which brings its program along, and `function` the caller's own (see `functions.py`): neither takes settings of the compiler.
+    """
+
+    name: str = "auto"
+    mode: str = "auto"
+    device: str | Device = "auto"
+    precision: str | PrecisionPolicy = "auto"
+    policy: Policy | str = "balanced"
+    levels: tuple[tuple[str, str], ...] = ()
+    disable: tuple[str, ...] = ()
+    passes: Passes = ()
+    memory_limit: int | str | None = None
+    threads: int = 0
+    isa: str = "auto"
+    capture: tuple[str, ...] | None = None
+    artifact: str | None = None
+    function: Callable[..., Any] | str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a mode that does not exist and for settings beside an artifact or a function, which would go unread."""
+        if self.mode not in ("auto", *VARIANTS):
+            raise ConfigError(
+                f"mode {self.mode!r} cannot be compared",
+                node=self.name,
+                hint=f"use auto or one of {', '.join(VARIANTS)}",
+            )
+        if self.artifact is not None and self.function is not None:
+            raise ConfigError("a side is an artifact or a function, not both", node=self.name)
+        if not self.compiled and self.choices != _NO_CHOICES:
+            what = "an artifact brings its program" if self.function is None else "a function is not compiled"
+            raise ConfigError(f"{what}: it takes no settings of the compiler", node=self.name, hint="leave them out")
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiler makes the program of this side."""
+        return self.artifact is None and self.function is None
+
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """What was chosen of the compiler, whatever the device."""
+        rows = (str(self.precision), named_policy(self.policy), self.levels, self.disable, tuple(self.passes))
+        return (*rows, self.memory_limit)
+
+    @property
+    def program_key(self) -> tuple[object, ...]:
+        """What decides the program: sides with equal keys run the same one."""
+        return (self.device, self.threads, self.isa, self.artifact, *self.choices)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `compile` and `compile_encoder` that the program follows from, but for the device."""
+        return {
+            "precision": self.precision,
+            "policy": self.policy,
+            "levels": dict(self.levels),
+            "disable": self.disable,
+            "passes": self.passes,
+            "memory_limit": self.memory_limit,
+        }
+
+
+_NO_CHOICES = ("auto", named_policy("balanced"), (), (), (), None)
+DEFAULT_SIDE = Side()
+_SETTINGS: Mapping[str, str] = {
+    "mode": "mode",
+    "device": "device",
+    "dtype": "precision",
+    "precision": "precision",
+    "policy": "policy",
+    "memory_limit": "memory_limit",
+    "isa": "isa",
+    "artifact": "artifact",
+    "python": "function",
+}
+"""Settings of one text by the word they are written with. `disable` and `capture` may be given several times, `threads` is a number, `levels.NAME` forces a
+row."""
+
+
+def parse_side(text: str, base: Side = DEFAULT_SIDE) -> Side:
+    """The side that a text stands for: a mode, the path of an artifact, or settings "name=value" with commas between them, on top of those of `base`.
+
+    Names: mode, device, dtype, policy, levels.OPERATOR_OR_NODE, disable and capture (each several times), memory_limit, threads, isa, artifact, and python for
+    a function ("module:name" or "file.py:name"). Raises `ConfigError` for anything else.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(
+            f"a side is {text!r}", hint='write like "eager", "policy=strict", "device=hip:0,mode=captured"'
+        )
+    found: dict[str, Any] = {"name": text.strip()}
+    for part in (item.strip() for item in text.split(",")):
+        word, equals, value = part.partition("=")
+        if not equals:
+            word, value = ("artifact" if part.endswith(ARTIFACT) else "mode"), part
+            if word == "mode" and part not in ("auto", *VARIANTS):
+                raise ConfigError(f"{part!r} is no side", node=text, hint=_hint(part))
+        if not value:
+            raise ConfigError(f"{word} has no value", node=text, hint=f"write {word}=VALUE")
+        if word.startswith(_LEVELS):
+            found["levels"] = (*found.get("levels", base.levels), (word.removeprefix(_LEVELS), value))
+        elif word in ("disable", "capture"):
+            before: tuple[str, ...] = found.get(word) or getattr(base, word) or ()
+            found[word] = (*before, value)
+        elif word == "threads":
+            if not value.isdecimal():
+                raise ConfigError(f"threads is {value!r}", node=text, hint="give a number, 0 for one a physical core")
+            found[word] = int(value)
+        elif word not in _SETTINGS:
+            raise ConfigError(f"{word!r} is no setting of a side", node=text, hint=_hint(word))
+        elif _SETTINGS[word] in found:
+            raise ConfigError(f"{word} is given twice", node=text, hint="give it once")
+        else:
+            found[_SETTINGS[word]] = value
+    if "capture" in found:
+        found.setdefault("mode", "captured")
+    if "artifact" in found or "function" in found:  # what the base says of the compiler is not for these
+        base = Side(device=base.device, threads=base.threads, isa=base.isa)
+    return replace(base, **found)
+
+
+def _hint(word: str) -> str:
+    known = [*VARIANTS, *_SETTINGS, "levels.linear", "disable", "capture", "threads"]
+    alike = get_close_matches(word, known)
+    told = f"did you mean {' or '.join(alike)}? " if alike else ""
+    return f"{told}Use one of {', '.join(VARIANTS)}, a file that ends in {ARTIFACT}, or settings like policy=strict"
+
+
+class Sides:
+    """Opens the sides of a model, or of one open executable. Devices and programs are made once and shared by all that are opened here."""
+
+    def __init__(
+        self,
+        target: Model | str | os.PathLike[str] | Executable,
+        *,
+        buckets: Mapping[str, Sequence[int]] | None = None,
+        context: int | None = None,
+        logits: str = "last",
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        """`buckets`, `context` and `logits` are those of `compile` and count for every side of a model. Raises what opening a model raises."""
+        self.model = None if isinstance(target, Executable) else open_model(target)
+        self._options: dict[str, Any] = {"buckets": buckets, "context": context, "logits": logits, "progress": progress}
+        self._devices: dict[tuple[object, ...], Device] = {}
+        self._programs: dict[tuple[object, ...], Executable] = {}
+        if isinstance(target, Executable):
+            self._programs[DEFAULT_SIDE.program_key] = target
+
+    def open(self, side: Side, observer: Observer | None = None) -> Executable:
+        """A new executable that runs this way, with arena, io and (zeroed) state of its own; `observer` sees the result of every node.
+
+        Raises `ConfigError` for a function, which is no executable, for settings beside an executable that is open already and for a mode that the device
+        lacks, and what `compile` or `load_executable` raise.
+        """
+        if side.function is not None:
+            raise ConfigError("a function is no executable", node=side.name, hint="call it, or compare it")
+        base = self.program(side)
+        mode = base.mode if side.mode == "auto" else side.mode
+        if side.capture is not None:
+            return _captured(base, side.capture, observer)
+        return in_variant(base, mode, observer)
+
+    def program(self, side: Side) -> Executable:
+        """The executable whose program this side runs, whatever its mode: the same object for sides with equal settings."""
+        key = side.program_key
+        if key not in self._programs:
+            self._programs[key] = self._made(side)
+        return self._programs[key]
+
+    def _made(self, side: Side) -> Executable:
+        if side.artifact is not None:
+            loaded = load_function("ostinato.artifact", "load_executable")(side.artifact, device=self._device(side))
+            assert isinstance(loaded, Executable)
+            return loaded
+        if self.model is None:
+            raise ConfigError(
+                "an executable has its settings already, this side wants others",
+                node=side.name,
+                hint="give the model, or a side that is a mode, an artifact or a function",
+            )
+        options = self._options
+        if self.model.family.encoder is not None:
+            options = {name: value for name, value in options.items() if name not in ("context", "logits")}
+        return compile_model(self.model, device=self._device(side), mode="auto", **options, **side.settings())
+
+    def _device(self, side: Side) -> Device:
+        key = (side.device, integer(side.threads, "threads", low=0), side.isa)
+        if key not in self._devices:
+            self._devices[key] = open_device(side.device, side.threads, side.isa)
+        return self._devices[key]
+
+
+def open_side(
+    target: Model | str | os.PathLike[str] | Executable,
+    side: Side | str,
+    *,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    context: int | None = None,
+    logits: str = "last",
+    observer: Observer | None = None,
+) -> Executable:
+    """One side, compiled and opened (`Sides` for several that share weights). Raises what `Sides.open` and `parse_side` raise."""
+    chosen = parse_side(side) if isinstance(side, str) else side
+    return Sides(target, buckets=buckets, context=context, logits=logits).open(chosen, observer)
+
+
+def _captured(base: Executable, capture: Sequence[str], observer: Observer | None) -> Executable:
+    program, shared = base.program, base.regions.shared
+    return type(base)(program, base.device, shared, mode="captured", capture=tuple(capture), observer=observer)

@@ -1,0 +1,133 @@
+"""`ostinato diff`: two models, plans, graphs, artifacts or dumps held beside each other, with an exit code for CI."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ostinato.ir.checks import byte_count
+from ostinato.ir.errors import ConfigError
+from ostinato.tools.console import emit_json, output, progress
+from ostinato.tools.diff.data import GraphDiff
+from ostinato.tools.diff.graphs import diff_graphs, paired
+from ostinato.tools.diff.limits import Limit, judge, parse_limit
+from ostinato.tools.diff.plans import diff_plans
+from ostinato.tools.diff.report import DiffReport
+from ostinato.tools.diff.show import MOST, diff_lines
+from ostinato.tools.diff.subject import Planning, Subject, open_subject
+from ostinato.tools.options import (
+    EXIT_FAILED,
+    PLANNED_SHAPES,
+    ContextOption,
+    JsonOption,
+    MemoryLimitOption,
+    PolicyOption,
+    PrecisionOption,
+    ShapesOption,
+    TargetOption,
+    parse_shapes,
+)
+
+__all__ = ["diff_command", "diff_subjects"]
+
+_SIDE = "a model with options of its own (smollm2,policy=strict), a saved plan (.json), a graph as text, an artifact (.ost) or a dumped folder."
+
+
+def diff_command(
+    before: Annotated[str, typer.Argument(metavar="A", help=f"What was: {_SIDE}", show_default=False)],
+    after: Annotated[str, typer.Argument(metavar="B", help="What is: the same.", show_default=False)],
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="LIMIT",
+            show_default=False,
+            help="Fail only where a figure grew by more than this: arena>3%, launches>0, step[N=1,R=1]:bound>64KiB, rows>0; may be given several times.",
+        ),
+    ] = None,
+    shapes: ShapesOption = PLANNED_SHAPES,
+    context: ContextOption = None,
+    precision: PrecisionOption = "auto",
+    policy: PolicyOption = "balanced",
+    target: TargetOption = "host",
+    memory_limit: MemoryLimitOption = None,
+    disable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--disable",
+            metavar="PASS",
+            show_default=False,
+            help="Leave an optional pass out; may be given several times.",
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help=f"Print every line, not {MOST} of a kind.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What differs between two plans, graphs, models or artifacts. Exit code 0: nothing (or no limit exceeded), 1: something (or one exceeded).
+
+    Example: ostinato diff smollm2 smollm2,policy=strict
+
+    Example: ostinato diff main/plan.json plan.json --fail-if 'arena>3%' --fail-if 'launches>0'
+    """
+    limits = [parse_limit(text) for text in fail_if or ()]
+    planning = Planning(
+        parse_shapes(shapes),
+        policy=policy,
+        dtype=precision,
+        target=target,
+        context=context,
+        memory_limit=None if memory_limit is None else byte_count(memory_limit, "--memory-limit"),
+        disable=tuple(disable or ()),
+    )
+    with progress(as_json) as steps:
+        sides: list[Subject] = []
+        for text in (before, after):
+            steps.begin(f"reading {text}")
+            sides.append(open_subject(text, planning))
+    report = diff_subjects(sides[0], sides[1], limits)
+    if as_json:
+        emit_json(report)
+    else:
+        for line in diff_lines(report, most=None if everything else MOST):
+            output().print(line, markup=False)
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def diff_subjects(before: Subject, after: Subject, limits: list[Limit] | None = None) -> DiffReport:
+    """What differs between two sides. Raises `ConfigError` where they have nothing in common that could be compared, and for limits that are about nothing."""
+    plan = None if before.plan is None or after.plan is None else diff_plans(before.plan, after.plan)
+    pairs = paired(before.graphs, after.graphs)
+    if plan is None and not pairs:
+        raise ConfigError(
+            f"{before.name} ({before.kind}) and {after.name} ({after.kind}) have neither plans nor graphs in common",
+            hint="compare two plans, two graphs, or a model or a dumped folder, which have both, with either",
+        )
+    graphs = tuple(_graphs(before, after, *pair) for pair in pairs)
+    old, new = {a for a, _ in pairs}, {b for _, b in pairs}
+    only_before = tuple(name for name in before.graphs if pairs and name not in old)
+    only_after = tuple(name for name in after.graphs if pairs and name not in new)
+    verdicts = judge(limits or (), plan, graphs)
+    differs = bool((plan and plan.differs) or any(graph.differs for graph in graphs) or only_before or only_after)
+    return DiffReport(
+        before=DiffReport.Side(name=before.name, kind=before.kind),
+        after=DiffReport.Side(name=after.name, kind=after.kind),
+        differs=differs,
+        ok=all(verdict.ok for verdict in verdicts) if limits else not differs,
+        plan=plan,
+        graphs=graphs,
+        only_before=only_before,
+        only_after=only_after,
+        limits=verdicts,
+    )
+
+
+def _graphs(before: Subject, after: Subject, old: str, new: str) -> GraphDiff:
+    return diff_graphs(
+        before.graphs[old],
+        after.graphs[new],
+        before.decisions.get(old),
+        after.decisions.get(new),
+        name=new if old == new else f"{old} / {new}",
+    )

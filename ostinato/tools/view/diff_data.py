@@ -1,0 +1,126 @@
+"""What differs between two programs, as plain data of a page: the answers of `ostinato.tools.diff`, and the first program's plans to draw beside the second's.
+
+Entries are held against each other by name, as `diff_plans` matches them; two graphs without plans are one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ostinato.ir.graph import Graph
+from ostinato.planner.plan import ProgramPlan
+from ostinato.tools.diff import diff_graphs, diff_plans
+from ostinato.tools.diff.data import EntryDiff, Fact, Figure, GraphDiff, NodeDiff, SlotDiff, StepDiff
+from ostinato.tools.view.plan_data import plan_data
+from ostinato.tools.view.strings import Strings
+
+__all__ = ["DiffSide", "diff_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffSide:
+    """One side: what people call it, its graphs by entry, and its plan if it has one."""
+
+    title: str
+    graphs: Mapping[str, Graph]
+    plan: ProgramPlan | None
+
+
+def diff_data(before: DiffSide, after: DiffSide, strings: Strings) -> dict[str, Any]:
+    """The difference from `before` to `after`, for a page whose entries are those of `after`."""
+    plans = None if before.plan is None or after.plan is None else diff_plans(before.plan, after.plan)
+    made = {item.name: item for item in plans.entries} if plans is not None else {}
+    entries = []
+    for old, new in _pairs(list(before.graphs), list(after.graphs)):
+        graph = diff_graphs(before.graphs[old], after.graphs[new])
+        plan = made.get(new) or made.get(f"{old} / {new}")
+        entries.append(
+            {
+                "name": new,
+                "before": old,
+                "graph": _graph(graph, strings),
+                "plan": None if plan is None else _entry(plan, strings),
+                "old": None
+                if before.plan is None
+                else plan_data(before.plan.entries[old], strings, before.graphs[old]),
+            }
+        )
+    paired = {entry["before"] for entry in entries}, {entry["name"] for entry in entries}
+    return {
+        "before": before.title,
+        "after": after.title,
+        "only_before": [name for name in before.graphs if name not in paired[0]],
+        "only_after": [name for name in after.graphs if name not in paired[1]],
+        "regions": [] if plans is None else [_figure(item) for item in plans.regions],
+        "facts": [] if plans is None else [_fact(item) for item in plans.facts],
+        "entries": entries,
+    }
+
+
+def _pairs(before: list[str], after: list[str]) -> list[tuple[str, str]]:
+    """Entries that are held against each other: of the same name, or the only ones."""
+    same = [(name, name) for name in after if name in before]
+    return [(before[0], after[0])] if not same and len(before) == len(after) == 1 else same
+
+
+def _graph(found: GraphDiff, strings: Strings) -> dict[str, Any]:
+    return {
+        "same": found.same,
+        "moved": found.moved,
+        "figures": [_figure(item) for item in found.figures],
+        "outputs": [_fact(item) for item in found.outputs],
+        "nodes": [_node(item, strings) for item in (*found.inputs, *found.nodes)],
+    }
+
+
+def _entry(found: EntryDiff, strings: Strings) -> dict[str, Any]:
+    return {
+        "same_steps": found.same_steps,
+        "same_slots": found.same_slots,
+        "order": found.order,
+        "figures": [_figure(item) for item in found.figures],
+        "facts": [_fact(item) for item in found.facts],
+        "steps": [_step(item, strings) for item in found.steps],
+        "slots": [_slot(item, strings) for item in found.slots],
+    }
+
+
+def _figure(item: Figure) -> list[Any]:
+    return [item.name, item.before, item.after, item.unit]
+
+
+def _fact(item: Fact) -> list[str]:
+    return [item.what, item.before, item.after]
+
+
+def _node(item: NodeDiff, strings: Strings) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "before": strings(item.before),
+        "after": strings(item.after),
+        "op": strings(item.op),
+        "facts": [_fact(fact) for fact in item.facts],
+    }
+
+
+def _step(item: StepDiff, strings: Strings) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "before": strings(item.before),
+        "after": strings(item.after),
+        "op": strings(item.kernel),
+        "facts": [_fact(fact) for fact in item.facts],
+    }
+
+
+def _slot(item: SlotDiff, strings: Strings) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "before": [strings(name) for name in item.values_before],
+        "after": [strings(name) for name in item.values_after],
+        "offset": list(item.offset),
+        "bytes": list(item.bytes),
+        "steps": [list(steps) if steps else None for steps in (item.steps_before, item.steps_after)],
+    }
