@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from ostinato.runtime.training.step import TrainStep
     from ostinato.tools.compare import compare
     from ostinato.tools.view.pictures import view
+    from ostinato.tracing import TraceSession
     from ostinato.training import Recipe, plan_training, train_step
 
 __all__ = [
@@ -133,6 +134,7 @@ __all__ = [
     "TextStream",
     "TokenDataset",
     "Traced",
+    "TraceSession",
     "TrainStep",
     "TrainingShape",
     "VerificationError",
@@ -189,6 +191,7 @@ _HOMES = {
     "ostinato.runtime.training.step": ("TrainStep",),
     "ostinato.tools.compare": ("compare",),
     "ostinato.tools.view.pictures": ("view",),
+    "ostinato.tracing": ("TraceSession",),
     "ostinato.training": ("Recipe", "plan_training", "train_step"),
 }
 _LATER = ("audit", "breakeven", "load_executable")

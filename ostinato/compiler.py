@@ -23,6 +23,7 @@ from ostinato.ir.decision import Decision
 from ostinato.ir.errors import CapacityError, ConfigError, ShapeError
 from ostinato.ir.evidence import Validations, sum_of
 from ostinato.ir.explain import Explanation, explain
+from ostinato.ir.explain_layout import LayoutAnswer, explain_layout
 from ostinato.ir.files import read_text, write_text
 from ostinato.ir.graph import Graph
 from ostinato.ir.precision import PrecisionPolicy
@@ -35,6 +36,7 @@ from ostinato.passes.policy import Policy
 from ostinato.passes.runner import PipelineReport, run_pipeline
 from ostinato.passes.traced_values import with_outputs
 from ostinato.planner.check import check_program
+from ostinato.planner.explain import AddressAnswer, PeakAnswer, explain_address, explain_peak
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.planner.plan_text import print_program
 from ostinato.planner.problem import Problem
@@ -93,6 +95,23 @@ class Planned:
     def plan(self) -> EntryPlan:
         """The entry's plan."""
         return self.program.entries[self.lowered.name]
+
+    def explain(self, node: str) -> Explanation:
+        """Why nodes run as they do, as `Executable.explain` says it."""
+        return self.lowered.explain(node)
+
+    def explain_layout(self, value: str) -> LayoutAnswer:
+        """Why values lie as they do, as `Executable.explain_layout` says it."""
+        return self.lowered.explain_layout(value)
+
+    def explain_address(self, value: str) -> AddressAnswer:
+        """Why values have their offsets, as `Executable.explain_address` says it; nothing is loaded here."""
+        return explain_address(self.program, {self.lowered.name: self.graph}, value)
+
+    def explain_peak(self) -> PeakAnswer:
+        """Who has the arena where it is fullest, and what would lower it, as `Executable.explain_peak` says it."""
+        (answer,) = explain_peak(self.program, {self.lowered.name: self.graph})
+        return answer
 
     def check(self) -> None:
         """Runs the independent checker; raises `PlanError` listing every violation."""
@@ -155,6 +174,10 @@ class Lowered:
     def explain(self, node: str) -> Explanation:
         """Why nodes run as they do, as `Executable.explain` says it."""
         return explain({self.name: self.graph}, {self.name: self.decisions}, node)
+
+    def explain_layout(self, value: str) -> LayoutAnswer:
+        """Why values lie as they do, as `Executable.explain_layout` says it."""
+        return explain_layout({self.name: self.graph}, {self.name: self.decisions}, self.target, value)
 
     @property
     def copies(self) -> tuple[Copy, ...]:
@@ -381,6 +404,7 @@ def compile(  # noqa: A001 - the design's public name
     isa: str = "auto",
     on_fallback: str = "report",
     capture: Sequence[str] | None = None,
+    markers: bool | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     policy: Policy | str = "balanced",
@@ -394,7 +418,7 @@ def compile(  # noqa: A001 - the design's public name
     `mode` "auto" is the fastest the device has; a mode the device lacks falls back and says why in `.reason`, or raises with `on_fallback="raise"`. "guarded"
     watches every byte of activations and raises `BackendError` for a kernel that leaves its own. "captured" replays each entry as one graph of a GPU, or only
     the steps that `capture` names, by patterns like "layers.0" or "ffn", with the steps between them submitted one by one. `reuse=False` gives every activation
-    bytes of its own.
+    bytes of its own. With `markers` (by default where OSTINATO_MARKERS is 1) steps and replays are ranges for Nsight Systems or rocprof (docs/profile.md).
     `precision` is the dtype of activations, `policy` the numerics: "strict", "batch_invariant", "balanced" or "fast" (docs/choose.md). `levels` forces rows,
     `disable` leaves passes out and `passes` adds your own, as in `Traced.lower`. `memory_limit` is the most that the arena may take, in bytes or as a text like
     "512M": values that do not fit are computed again. `validate` says what happens to rows that no record says are right here: "first-use" (the default, unless
@@ -404,7 +428,7 @@ def compile(  # noqa: A001 - the design's public name
     `on_fallback="raise"`; `DeviceUnavailable` for a device that is not here; `PlanError` for a plan that is not proven; `CapacityError` when memory is short,
     or no plan keeps to `memory_limit`.
     """
-    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture, markers)
     check_progress(progress)
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
@@ -429,6 +453,7 @@ def compile_encoder(
     isa: str = "auto",
     on_fallback: str = "report",
     capture: Sequence[str] | None = None,
+    markers: bool | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     policy: Policy | str = "balanced",
@@ -440,7 +465,7 @@ def compile_encoder(
 
     How the tokens of a step are shared out among its texts is free. The other arguments and errors are those of `compile`.
     """
-    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+    route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture, markers)
     check_progress(progress)
     opened = open_model(model)
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)

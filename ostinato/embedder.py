@@ -60,6 +60,7 @@ class Embedder:
         isa: str = "auto",
         on_fallback: str = "report",
         capture: Sequence[str] | None = None,
+        markers: bool | None = None,
         levels: Mapping[str, str] | None = None,
         disable: Iterable[str] = (),
         policy: Policy | str = "balanced",
@@ -67,7 +68,7 @@ class Embedder:
         validate: str | None = None,
         progress: Progress | None = None,
     ) -> None:
-        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture, markers)
         check_progress(progress)
         self.model = open_model(model)
         self.recipe = self.model.checkpoint.embedding_recipe()

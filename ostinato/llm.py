@@ -57,7 +57,7 @@ class LLM:
 
     `model` is a directory, a `.gguf` file, the name of an installed model package, or a `Model`. `context` defaults to 2048 or what the model allows.
     `memory_limit` is the most that activations may take, in bytes or as a text like "512M": values that do not fit are computed again. `mode`,
-    `capture`, `reuse`, `levels`, `disable`, `policy`, `passes` and `validate` are those of `ostinato.compile`.
+    `capture`, `markers`, `reuse`, `levels`, `disable`, `policy`, `passes` and `validate` are those of `ostinato.compile`.
     With `enable_prefix_caching` a prompt that begins like an earlier one (and its answer) only computes the rest; results do not depend on it.
     Where no sampling parameters are given, those that the model's authors recommend hold (`default_sampling_params`).
     Raises the errors of `ostinato.load` and `ostinato.compile`.
@@ -79,6 +79,7 @@ class LLM:
         isa: str = "auto",
         on_fallback: str = "report",
         capture: Sequence[str] | None = None,
+        markers: bool | None = None,
         levels: Mapping[str, str] | None = None,
         disable: Iterable[str] = (),
         policy: Policy | str = "balanced",
@@ -87,7 +88,7 @@ class LLM:
         progress: Progress | None = None,
     ) -> None:
         max_num_seqs = integer(max_num_seqs, "max_num_seqs", low=1)
-        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture)
+        route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture, markers)
         check_progress(progress)
         self.model = open_model(model)
         self.context = positions_of(self.model, context)

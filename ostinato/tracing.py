@@ -1,12 +1,12 @@
 """`TraceSession`: chosen values of an executable's runs, brought out by a traced plan of their own.
 
-The ordinary plan is not touched: its steps, reuse, arena and hash are what they are without a session, and so is what a run costs before and after one. Within
-the session the entries run by another plan under its own key, in memory of its own, over the same weights and the same state (caches, parameters, moments): what
-is generated or trained goes on through it.
+The ordinary plan is not touched: its steps, reuse, arena and hash are what they are without a session, and so is what a run costs before and after one.
+Within the session the entries run by another plan under its own key, in memory of its own, over the same weights and the same state (caches, parameters,
+moments): what is generated or trained goes on through it.
 
-Values are kept by making them outputs. By default that is done behind the passes: the nodes, their rows and so every bit of the final outputs are those of the
-ordinary program. A value that a fusion swallowed does not exist there; with `unfused` it is made an output in front of the passes, which then cannot swallow it:
-`bit_equal` and `differences` say whether that changed who computes what.
+Values are kept by making them outputs. By default that is done behind the passes: the nodes, their rows and so every bit of the final outputs are those of
+the ordinary program. A value that a fusion swallowed does not exist there; with `unfused` it is made an output in front of the passes, which then cannot
+swallow it: `bit_equal` and `differences` say whether that changed who computes what.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Self
 from ostinato.compiler import plan_settings
 from ostinato.ir.checks import boolean, shown
 from ostinato.ir.decision import Decision
-from ostinato.ir.errors import ConfigError, InputError, LifecycleError, OstinatoError, PlanError
+from ostinato.ir.errors import ConfigError, InputError, LifecycleError, PlanError
 from ostinato.ir.files import write_bytes
 from ostinato.ir.graph import Graph
 from ostinato.ir.safetensors import file_blocks
-from ostinato.ir.step import Region
+from ostinato.ir.step import ByteRange, Region
 from ostinato.ir.types import Array
 from ostinato.passes.traced_values import TracedValues, traced_values, with_outputs
 from ostinato.planner.check import check_program
@@ -57,13 +57,13 @@ class TracedStep:
 class TraceSession:
     """While it is open, runs of an executable (or of an `LLM`, `Embedder` or `TrainStep`) note the values that patterns name.
 
-    `values` are names and patterns as everywhere ("layers.0.attn.out", "layers.0": everything in that layer, "layers.*.ffn"); `results_of` names scopes of which
-    only what leaves them is kept ("layers.*": what each layer hands on). Float values of every width are kept, as numpy arrays (bf16 through ml_dtypes), padded
-    rows cut off. `unfused` keeps values that a fusion swallowed, by a program in which it does not.
+    `values` are names and patterns as everywhere ("layers.0.attn.out", "layers.0": everything in that layer, "layers.*.ffn"); `results_of` names scopes of
+    which only what leaves them is kept ("layers.*": what each layer hands on). Float values of every width are kept, as numpy arrays (bf16 through
+    ml_dtypes), padded rows cut off. `unfused` keeps values that a fusion swallowed, by a program in which it does not.
 
-    Raises `DTypeError` that names integer values among them, `ConfigError` for patterns that find nothing, names that a fusion swallowed (with the node that has
-    them) and what cannot be executed at all; `CapacityError` on entering where the traced plan's memory is missing, `LifecycleError` while another session or
-    call is in progress. Bound executables (`bind`) have memory of the caller's and are not traced.
+    Raises `DTypeError` that names integer values among them, `ConfigError` for patterns that find nothing, names that a fusion swallowed (with the node that
+    has them) and what cannot be executed at all; `CapacityError` on entering where the traced plan's memory is missing, `LifecycleError` while another
+    session or call is in progress. Bound executables (`bind`) have memory of the caller's and are not traced.
     """
 
     def __init__(
@@ -131,7 +131,9 @@ class TraceSession:
     def values(self) -> Mapping[str, Array]:
         """The values of the last run by name. Raises `LifecycleError` before the first."""
         if not self._steps:
-            raise LifecycleError("nothing has run in this session", hint="run the executable inside of the `with` block")
+            raise LifecycleError(
+                "nothing has run in this session", hint="run the executable inside of the `with` block"
+            )
         return self._steps[-1].values
 
     def series(self, name: str) -> list[Array]:
@@ -149,7 +151,9 @@ class TraceSession:
         """Writes all that was noted as safetensors and returns the path: tensors are called `<step>/<entry>/<value>`, the plans' hashes and the differences are
         metadata. Raises `ConfigError` for a place that cannot be written."""
         tensors = {
-            f"{step.number:06d}/{step.entry}/{name}": array for step in self._steps for name, array in step.values.items()
+            f"{step.number:06d}/{step.entry}/{name}": array
+            for step in self._steps
+            for name, array in step.values.items()
         }
         said = {f"plan {name}": text for name, text in self.key.items()} | {"bit_equal": str(self.bit_equal).lower()}
         if self.differences:
@@ -164,12 +168,16 @@ class TraceSession:
         for name, found in self._chosen.items():
             shown_names = ", ".join(found.names[:_SHOWN]) + (" ..." if len(found.names) > _SHOWN else "")
             lines.append(f"  {name}: {len(found.names)} values: {shown_names}")
-        lines += [f"  left out %{name}: {reason}" for name, reason in self.left_out.items()]
+        out = self.left_out
+        lines += [f"  left out %{name}: {reason}" for name, reason in list(out.items())[:_SHOWN]]
+        lines += [f"  left out {len(out) - _SHOWN} more (`left_out`)"] if len(out) > _SHOWN else []
         if self.bit_equal:
             lines.append("  final outputs have the bits of the ordinary program: the same rows compute them")
         else:
             count = len(self.differences)
-            lines.append(f"  final outputs may differ in their last bits: {count} nodes are not those of the ordinary program")
+            lines.append(
+                f"  final outputs may differ in their last bits: {count} nodes are not those of the ordinary program"
+            )
             lines += [f"    {text}" for text in self.differences[:_SHOWN]]
         return "\n".join(lines)
 
@@ -235,37 +243,110 @@ def _patterns(given: str | Sequence[str], what: str) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def _choose(
-    program: Program, values: Sequence[str], scopes: Sequence[str], unfused: bool
-) -> dict[str, _Entry]:
-    """The entries that have any of the values. Each pattern must be found in one of them."""
-    found: dict[str, _Entry] = {}
-    failed: dict[tuple[str, str], OstinatoError] = {}
-    wanted = [*(("values", pattern) for pattern in values), *(("results_of", pattern) for pattern in scopes)]
-    for name in program.plan.entries:
-        missing: list[tuple[str, str]] = []
+def _choose(program: Program, values: Sequence[str], scopes: Sequence[str], unfused: bool) -> dict[str, _Entry]:
+    """The entries that have any of the values. Raises the error of a pattern that no entry has anything for."""
+    entries = {name: (_unfused if unfused else _fused)(program, name, values, scopes) for name in program.plan.entries}
+    for pattern in (*values, *scopes):
+        errors = [entry.values.missing.get(pattern) for entry in entries.values()]
+        if errors and errors[0] is not None and all(errors):
+            raise errors[0]
+    return {name: entry for name, entry in entries.items() if entry.values.names}
 
-        def pick(graph: Graph, decisions: Mapping[str, Decision], missing: list[tuple[str, str]] = missing) -> TracedValues:
-            here: list[tuple[str, str]] = []
-            for kind, pattern in wanted:
-                try:
-                    traced_values(graph, decisions, **{"values": (), **{kind: (pattern,)}})
-                except ConfigError as error:
-                    failed.setdefault((kind, pattern), error)
-                    missing.append((kind, pattern))
-                else:
-                    here.append((kind, pattern))
-            asked = {kind: [pattern for each, pattern in here if each == kind] for kind in ("values", "results_of")}
-            return traced_values(graph, decisions, **asked)
 
-        entry = _unfused(program, name, pick) if unfused else _fused(program, name, pick)
-        for key in wanted:
-            if key not in missing:
-                failed[key] = failed.get(key, ConfigError(""))
-                failed[key].code = "found"
-        if entry.values.names:
-            found[name] = entry
-    for error in failed.values():
-        if error.code != "found":
-            raise error
-    return found
+def _fused(program: Program, name: str, values: Sequence[str], scopes: Sequence[str]) -> _Entry:
+    """The lowered graph with more outputs: the nodes stay what they are."""
+    graph, decisions = program.original(name), program.decisions.get(name, {})
+    found = traced_values(graph, decisions, values, scopes)
+    return _Entry(with_outputs(graph, found.names), decisions, found)
+
+
+def _unfused(program: Program, name: str, values: Sequence[str], scopes: Sequence[str]) -> _Entry:
+    """The graph lowered again with the values as outputs."""
+    if name not in program.relower:
+        raise ConfigError(
+            f"entry {name} was loaded as it was lowered: the model's own graph is not at hand",
+            hint="compile the model, or trace without unfused=True",
+        )
+    found: list[TracedValues] = []
+
+    def choose(graph: Graph) -> tuple[str, ...]:
+        found.append(traced_values(graph, {}, values, scopes))
+        return found[0].names
+
+    graph, decisions = program.relower[name](choose)
+    return _Entry(graph, decisions, found[0])
+
+
+def _plan(executable: Executable, entries: Mapping[str, _Entry]) -> Program:
+    """The proven traced program. Entries of which nothing is traced are not in it, but its tables are those of the whole program."""
+    program, target = executable.program, executable.program.target
+    settings = plan_settings(None, mode=executable.mode)
+    skipped = {spec.name for spec in fields(PlanSettings)}
+    graphs = {name: entries[name].graph if name in entries else program.original(name) for name in program.plan.entries}
+    planned: dict[str, tuple[Graph, EntryPlan]] = {}
+    for name, graph in graphs.items():
+        own = program.plan.entries[name]
+        options = {key: value for key, value in own.options.items() if key not in skipped}
+        if name in entries:
+            options["traced"] = " ".join(entries[name].values.names)
+        planned[name] = (graph, plan_entry(graph, target, name=name, dims=own.dims, options=options, settings=settings))
+    plan = build_program(planned)
+    check_program(plan, graphs, target)
+    decisions = {name: entry.decisions for name, entry in entries.items()}
+    return Program(plan, graphs, target, program.source, decisions=decisions)
+
+
+def _memory(executable: Executable, plan: ProgramPlan) -> tuple[Regions, SharedRegions]:
+    """Arena and io of the traced plan's own, beside the executable's state, and weights: the executable's where they lie as in its plan.
+
+    Raises `PlanError` where the state does not lie as in the executable's plan, and `LifecycleError` where other weights are needed than were loaded and some
+    were replaced.
+    """
+    own, device, regions = executable.program.plan, executable.device, executable.regions
+    if (plan.state, plan.parameters) != (own.state, own.parameters):
+        raise PlanError(
+            "without fusion the parameters lie elsewhere, and a traced step could not update those of the ordinary one",
+            hint="trace without unfused=True, or compile another step with the pass disabled",
+        )
+    shared = regions.shared
+    if (plan.weights, plan.constants) != (own.weights, own.constants):
+        if shared.replaced:
+            raise LifecycleError(
+                "weights were replaced, and without fusion others are loaded from the checkpoint",
+                hint="trace without unfused=True",
+            )
+        shared = load_shared(device, plan, executable.program.source)
+    require_memory(plan, device, ("arena", "io"))
+    arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in ("arena", "io"))
+    window = io.window(regions.stream)
+    return replace(regions, shared=shared, arena=arena, io=io, window=window, bound=(), bound_arena=None), shared
+
+
+def _kept_in_place(executable: Executable, name: str, plan: EntryPlan) -> tuple[tuple[ByteRange, int], ...]:
+    """Outputs that stay where they are from run to run (gradients) lie where the ordinary entry has them."""
+    regions = executable.regions_of(name)
+    usual = {binding.name: binding.range for binding in executable.entries[name].outputs}
+    kept = executable.kept_outputs(name)
+    return tuple((b.range, regions.address(usual[b.name])[0]) for b in plan.outputs if b.name in kept)
+
+
+def _differences(program: Program, entries: Mapping[str, _Entry]) -> tuple[str, ...]:
+    """What of the traced entries' nodes is made otherwise than in the ordinary program."""
+    found: list[str] = []
+    for name, entry in entries.items():
+        usual = {node.name: node for node in program.original(name).nodes}
+        for node in entry.graph.nodes:
+            before = usual.get(node.name)
+            made = f"{node.op}@{node.impl}" if node.impl else node.op
+            results = " ".join(f"%{value.name}" for value in node.results)
+            if before is None:
+                found.append(f"{name}: {results} = {made}, no node of its own in the ordinary program")
+            elif (before.op, before.impl, before.operands, before.attrs) != (
+                node.op,
+                node.impl,
+                node.operands,
+                node.attrs,
+            ):
+                was = f"{before.op}@{before.impl}" if before.impl else before.op
+                found.append(f"{name}: {results} = {made}, ordinarily {was}")
+    return tuple(found)

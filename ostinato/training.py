@@ -130,12 +130,13 @@ class PlannedTraining:
         seed: int = 0,
         on_fallback: str = "report",
         capture: Sequence[str] | None = None,
+        markers: bool | None = None,
         progress: Progress | None = None,
     ) -> TrainStep:
         """The step on a device, with parameters as the checkpoint has them. Raises what `train_step` raises for device, mode, capture, policy and seed."""
         options = TrainOptions(on_nan, candidates=self.step.parts.added)
         words = integer(seed, "seed", low=-(2**63), high=2**63 - 1)
-        route = settle_route(open_device(device), mode, on_fallback, capture)
+        route = settle_route(open_device(device), mode, on_fallback, capture, markers)
         name, lowered = TRAIN, self.planned.lowered
         program = Program(
             self.planned.program,
@@ -173,6 +174,7 @@ def train_step(
     isa: str = "auto",
     on_fallback: str = "report",
     capture: Sequence[str] | None = None,
+    markers: bool | None = None,
     levels: Mapping[str, str] | None = None,
     disable: Iterable[str] = (),
     policy: Policy | str = "balanced",
@@ -204,7 +206,7 @@ def train_step(
     check_progress(progress)
     TrainOptions(on_nan)
     opened = open_device(device, threads, isa)
-    settle_route(opened, mode, on_fallback, capture)  # refuses before anything is planned
+    settle_route(opened, mode, on_fallback, capture, markers)  # refuses before anything is planned
     shape = TrainingShape(*batch, micro_batches, chunks)
     recipe = Recipe(shape, optimizer, precision, dropout, frozen, keep_gradients)
     planned = plan_training(
@@ -219,7 +221,14 @@ def train_step(
         passes=passes,
     )
     return planned.load(
-        opened, mode, on_nan=on_nan, seed=seed, on_fallback=on_fallback, capture=capture, progress=progress
+        opened,
+        mode,
+        on_nan=on_nan,
+        seed=seed,
+        on_fallback=on_fallback,
+        capture=capture,
+        markers=markers,
+        progress=progress,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.kernel_source import Instance, assemble, compile_options, source_hash
-from ostinato.backend_hip.prebuilt import PACKAGED, Prebuilt
+from ostinato.backend_hip.prebuilt import PACKAGED, Module, Prebuilt, module_key
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.version import VERSION
 
@@ -42,6 +42,7 @@ class HipKernels:
         renew_after_fork(self)
         self._modules: dict[Instance, _native.GpuModule] = {}
         self._modules_ahead: dict[bytes, _native.GpuModule] = {}
+        self._trusted: dict[tuple[str, str], Module] = {}
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -61,8 +62,41 @@ class HipKernels:
         """The kernel of an instance that was loaded, allowed that much dynamic shared memory."""
         return self._modules[instance].function(instance.name.symbol, _letters(instance), shared_bytes)
 
+    def trust(self, modules: Iterable[Module]) -> None:
+        """Has these modules run in place of what would be compiled, where their kernel files are what they were compiled of; the caller answers for them."""
+        with self._lock:
+            for module in modules:
+                self._trusted |= {(module.file, text): module for text in module.kernels if module.key == self._key(module.file)}
+
+    def compiled(self, wanted: Iterable[Instance]) -> list[Module]:
+        """The modules that have these entry points, from where `load` has them."""
+        missing = set(wanted)
+        with self._lock:
+            ahead = self._codes_ahead(missing)
+            groups = _groups(missing.difference(*ahead.values()))
+            made = [(tuple(found), code) for code, found in ahead.items()]
+            made += [(group, self._code(group)) for group in groups]
+        return [
+            Module(self._key(found[0].name.file), found[0].name.file, frozenset(item.text for item in found), code)
+            for found, code in made
+        ]
+
+    def _key(self, file: str) -> str:
+        return module_key(file, self._ahead.platform, self._ahead.architecture)
+
+    def _codes_ahead(self, wanted: set[Instance]) -> dict[bytes, list[Instance]]:
+        """Code that need not be compiled, and those of `wanted` that are in it: what the caller trusts, then what came with the package."""
+        found: dict[bytes, list[Instance]] = {}
+        for instance in wanted:
+            module = self._trusted.get((instance.name.file, instance.text))
+            if module is not None:
+                found.setdefault(module.code, []).append(instance)
+        for code, instances in self._ahead.codes(wanted.difference(*found.values())).items():
+            found.setdefault(code, []).extend(instances)
+        return found
+
     def _load(self, missing: set[Instance]) -> None:
-        ahead = self._ahead.codes(missing)
+        ahead = self._codes_ahead(missing)
         groups = _groups(missing.difference(*ahead.values()))
         with ThreadPoolExecutor(max(1, min(len(groups), _MOST_COMPILERS, _cores()))) as pool:
             codes = list(pool.map(self._code, groups))

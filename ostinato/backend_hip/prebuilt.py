@@ -15,11 +15,26 @@ from ostinato.backend_hip.code_cache import read_entry, write_entry
 from ostinato.backend_hip.kernel_source import COMPILE_OPTIONS, Instance, compile_options, expanded, source_hash
 from ostinato.ir.version import VERSION
 
-__all__ = ["PACKAGED", "Prebuilt", "clang_command"]
+__all__ = ["PACKAGED", "Module", "Prebuilt", "clang_command", "module_key"]
 
 PACKAGED = Path(__file__).resolve().with_name("prebuilt")
 _END = b"\0"
 """Between the lines of the entry points and the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module with the key that it is found by, the kernel file that it is of, and the texts of the entry points that it has."""
+
+    key: str
+    file: str
+    kernels: frozenset[str]
+    code: bytes
+
+
+def module_key(file: str, platform: str, architecture: str) -> str:
+    """What a module of a kernel file is found by, whichever compiler made it."""
+    return source_hash(expanded(f"{file}.hip"), *compile_options(platform, architecture), VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +47,7 @@ class Prebuilt:
 
     def path(self, file: str) -> Path:
         """Where the module of a kernel file is."""
-        options = compile_options(self.platform, self.architecture)
-        return self.folder / f"{source_hash(expanded(f'{file}.hip'), *options, VERSION)}.code"
+        return self.folder / f"{module_key(file, self.platform, self.architecture)}.code"
 
     def codes(self, wanted: Iterable[Instance]) -> dict[bytes, list[Instance]]:
         """Code and those of `wanted` that are in it, for every module that has some."""

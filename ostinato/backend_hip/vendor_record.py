@@ -30,6 +30,7 @@ __all__ = [
     "VendorRecord",
     "Written",
     "differences",
+    "is_record",
     "record_key",
     "solution_key",
     "solutions",
@@ -173,10 +174,18 @@ def _record(line: bytes) -> Record | None:
     try:
         value = json.loads(line)
         record = value["record"]
-        whole = value["digest"] == _digest(record) and _has_all(record)
+        whole = value["digest"] == _digest(record) and is_record(record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if whole else None
+
+
+def is_record(value: Any) -> bool:
+    """Whether a JSON value says all that a record of an algorithm says."""
+    try:
+        return _has_all(value)
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
 def _has_all(record: Record) -> bool:

@@ -6,7 +6,7 @@ the product that query, key and value became.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -17,7 +17,7 @@ from ostinato.ir.evidence import Exactness
 from ostinato.ir.graph import Graph, Location, Node
 from ostinato.ir.naming import any_layer, matches
 
-__all__ = ["ExplainedNode", "Explanation", "explain"]
+__all__ = ["ExplainedNode", "Explanation", "explain", "unknown_name", "one_for_all_layers"]
 
 _LIKE = 5
 _EXACTNESS = {
@@ -65,10 +65,7 @@ class Explanation:
     nodes: tuple[ExplainedNode, ...]
 
     def __str__(self) -> str:
-        alike: dict[str, list[ExplainedNode]] = {}
-        for node in self.nodes:
-            alike.setdefault(any_layer(str(node)), []).append(node)
-        return "\n\n".join(f"{first}{_the_same(others)}" for first, *others in alike.values())
+        return one_for_all_layers((node.name, str(node)) for node in self.nodes)
 
     @property
     def policies(self) -> dict[str, Counters]:
@@ -98,22 +95,36 @@ def explain(
                     results = tuple(f"%{value.name}: {value.type}" for value in node.results)
                     found.append(ExplainedNode(entry, node.name, node.op, node.location, results, decision))
     if not found:
-        parts = [part for name in known for part in name.split(".")]
-        alike = get_close_matches(text, list(dict.fromkeys((*known, *parts))), _LIKE)
-        raise ConfigError(
-            f"{pattern!r} names no node that runs",
-            hint=f"names that are like it: {', '.join(alike)}"
-            if alike
-            else f'patterns match whole parts of names, such as {next(iter(known), "layers.0")!r}; "*" finds all',
-        )
+        raise unknown_name(pattern, known, "node that runs")
     return Explanation(tuple(found))
 
 
-def _the_same(others: Sequence[ExplainedNode]) -> str:
+def unknown_name(pattern: object, known: Iterable[str], what: str) -> ConfigError:
+    """The error for a name or pattern that finds nothing of that kind, with names that are like it."""
+    names = list(dict.fromkeys(known))
+    parts = [part for name in names for part in name.split(".")]
+    alike = get_close_matches(str(pattern).removeprefix("%"), list(dict.fromkeys((*names, *parts))), _LIKE)
+    return ConfigError(
+        f"{pattern!r} names no {what}",
+        hint=f"names that are like it: {', '.join(alike)}"
+        if alike
+        else f'patterns match whole parts of names, such as {next(iter(names), "layers.0")!r}; "*" finds all',
+    )
+
+
+def one_for_all_layers(paragraphs: Iterable[tuple[str, str]]) -> str:
+    """Paragraphs, each with the name that it is about, as one text: those that differ in the number of a layer alone stand there once."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for name, text in paragraphs:
+        alike.setdefault(any_layer(text), []).append((name, text))
+    return "\n\n".join(f"{first}{_the_same([name for name, _ in others])}" for (_, first), *others in alike.values())
+
+
+def _the_same(others: Sequence[str]) -> str:
     """The last line of a paragraph that stands for several nodes."""
     if not others:
         return ""
-    names = [f"%{node.name}" for node in others]
+    names = [f"%{name}" for name in others]
     shown = ", ".join(names) if len(names) < _LIKE else f"{len(names)} more, {names[0]} to {names[-1]}"
     return f"\n  the same for {shown}"
 

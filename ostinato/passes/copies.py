@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ostinato.ir.explain_layout import row_refusals
 from ostinato.ir.graph import Graph, Location, Node
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.types import TensorType
-from ostinato.ir.views import StorageView, ViewTable, call_site, row_refusal
+from ostinato.ir.views import StorageView, ViewTable
 from ostinato.passes.attention_islands import Left, find_islands
 
 __all__ = ["Copy", "copies_of"]
@@ -79,28 +80,9 @@ def _of_view(graph: Graph, node: Node, target: Target, storage: Mapping[str, Sto
         reasons: tuple[tuple[str, str], ...] = (("return", "an output lies in its logical order"),)
     else:
         first = readers[0]
-        reasons = tuple(_refusals(graph, first, value.name, strides, target, storage))
+        reasons = tuple(row_refusals(graph, first, value.name, strides, target, storage))
     location = readers[0].location if readers else node.location
     return Copy(value.name, "view", name, value.type, strides, value.type.nbytes, names, location, reasons)
-
-
-def _refusals(
-    graph: Graph,
-    reader: Node,
-    copied: str,
-    strides: tuple[int, ...],
-    target: Target,
-    storage: Mapping[str, StorageView],
-) -> Iterator[tuple[str, str]]:
-    """What each row of a reader says to the strides that the copy takes away from it."""
-    opdef = OP[reader.op]
-    if opdef.is_view:
-        yield reader.op, "no strides describe this view of elements that are not one after another"
-        return
-    site = call_site(graph, reader, storage)
-    as_it_lies = site.reading({copied: strides})
-    for row in target.ranked(reader.op):
-        yield row.name, row_refusal(row, as_it_lies, opdef) or "takes it, but another row comes first"
 
 
 def _of_heads(graph: Graph, node: Node, left: Mapping[str, str]) -> Copy:

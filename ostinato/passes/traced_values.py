@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import NoReturn
 
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError, DTypeError
@@ -23,17 +24,18 @@ from ostinato.passes.rewrite import overwritten_values
 __all__ = ["TracedValues", "traced_values", "with_outputs"]
 
 _SHOWN = 5
-UNFUSED = 'TraceSession(..., unfused=True) keeps it; so does compiling with disable=("the_pass",)'
+_UNFUSED = "TraceSession(..., unfused=True) keeps it"
 
 
 @dataclass(frozen=True, slots=True)
 class TracedValues:
-    """`names` in program order; by scope the values that leave it, where scopes were asked for; and by name what a pattern found that cannot be kept, with the
-    reason."""
+    """`names` in program order; by scope the values that leave it, where scopes were asked for; by name what a pattern found that cannot be kept, with the
+    reason; and by pattern why it found nothing at all that can be."""
 
     names: tuple[str, ...]
     scopes: Mapping[str, tuple[str, ...]]
     left_out: Mapping[str, str]
+    missing: Mapping[str, ConfigError]
 
 
 def with_outputs(graph: Graph, names: Iterable[str]) -> Graph:
@@ -50,22 +52,37 @@ def traced_values(
     """The values that patterns name (`ir/naming.py`: "layers.0" is everything in that layer), and those that leave the scopes of `results_of` ("layers.*": one
     scope a layer).
 
-    Raises `DTypeError` that lists integers among them, `ConfigError` for a pattern that finds nothing that can be kept, with the reason or names like it.
+    Raises `DTypeError` that lists integers among them.
     """
     found = _Finder(graph, decisions)
-    names: dict[str, None] = {}
     left_out: dict[str, str] = {}
-    for pattern in values:
-        kept, out = found.by_name(pattern)
-        names.update(dict.fromkeys(kept))
-        left_out.update(out)
     scopes: dict[str, tuple[str, ...]] = {}
+    missing: dict[str, ConfigError] = {}
+    names: set[str] = set()
+    for pattern in values:
+        try:
+            kept, out = found.by_name(pattern)
+        except ConfigError as error:
+            missing[pattern] = error
+        else:
+            names.update(kept)
+            left_out.update(out)
     for pattern in results_of:
-        for scope, kept in found.by_scope(pattern).items():
-            names.update(dict.fromkeys(kept))
-            scopes[scope] = kept
-    order = {value.name: index for index, value in enumerate(v for node in graph.nodes for v in node.results)}
-    return TracedValues(tuple(sorted(names, key=order.__getitem__)), scopes, left_out)
+        try:
+            scopes.update(found.by_scope(pattern))
+        except ConfigError as error:
+            missing[pattern] = error
+    names.update(name for kept in scopes.values() for name in kept)
+    made = [value.name for node in graph.nodes for value in node.results]
+    return TracedValues(tuple(name for name in made if name in names), scopes, left_out, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why a value cannot be kept, and what to do instead."""
+
+    text: str
+    hint: str
 
 
 class _Finder:
@@ -83,6 +100,7 @@ class _Finder:
         }
 
     def by_name(self, pattern: str) -> tuple[list[str], dict[str, str]]:
+        """The values that a pattern names, and those that it names and that cannot be kept. Raises `ConfigError` where none can."""
         text = pattern.removeprefix("%")
         # a name is itself alone, though others may have its parts
         names = [text] if text in self._made else [name for name in self._made if matches(text, name)]
@@ -98,11 +116,11 @@ class _Finder:
         left_out = {name: reason for name in names if (reason := self._against(name))}
         for name, node in self._inside.items():
             if name == text or matches(text, name):
-                left_out[name] = f"made inside of %{node}, which keeps no value of that name; {UNFUSED}"
+                left_out[name] = _Reason(f"it is made inside of %{node}, which keeps no value of that name", _UNFUSED)
         kept = [name for name in names if name not in left_out]
         if not kept:
             self._refuse(pattern, text, left_out)
-        return kept, left_out
+        return kept, {name: reason.text for name, reason in left_out.items()}
 
     def by_scope(self, pattern: str) -> dict[str, tuple[str, ...]]:
         """The scopes whose names have as many parts as the pattern and match it, each with the values that leave it."""
@@ -113,7 +131,9 @@ class _Finder:
             if len(parts) > len(wanted) and all(map(fnmatchcase, parts, wanted)):
                 inside.setdefault(".".join(parts[: len(wanted)]), []).append(name)
         if not inside:
-            scopes = dict.fromkeys(".".join(n.split(".")[: len(wanted)]) for n in self._made if n.count(".") >= len(wanted))
+            scopes = dict.fromkeys(
+                ".".join(n.split(".")[: len(wanted)]) for n in self._made if n.count(".") >= len(wanted)
+            )
             alike = get_close_matches(pattern, list(scopes), _SHOWN) or list(scopes)[:_SHOWN]
             raise ConfigError(
                 f"results_of={pattern!r} names no scope", hint=f"scopes are {', '.join(alike) or 'none here'}"
@@ -126,7 +146,7 @@ class _Finder:
                 raise ConfigError(
                     f"no float value that can be kept leaves {scope}",
                     node=scope,
-                    hint=f"name values of it, such as {names[-1]!r}; {UNFUSED}",
+                    hint=f"name values of it, such as {names[-1]!r}; {_UNFUSED}",
                 )
             found[scope] = floats
         return found
@@ -137,29 +157,26 @@ class _Finder:
         if name in self._graph.outputs:
             return True
         return any(
-            not any(value.name.startswith(prefix) for value in user.results)
-            for user in self._graph.users.get(name, ())
+            not any(value.name.startswith(prefix) for value in user.results) for user in self._graph.users.get(name, ())
         )
 
-    def _against(self, name: str) -> str:
-        """Why a float value cannot be kept; empty where it can."""
+    def _against(self, name: str) -> _Reason | None:
+        """Why a float value cannot be kept; None where it can."""
         if name in self._updates:
-            return f"an update of {self._updates[name]}: read_state() reads it"
+            return _Reason(f"it is an update of {self._updates[name]}", "read_state() reads that")
         if name in self._taken_over:
-            return "its bytes are taken over by a later node, which updates them"
+            return _Reason("its bytes are taken over by a later node, which updates them", "trace what that makes")
         if self._views is not None:
             place = self._views[name]
-            if self._graph.producers[name].op in OP and OP[self._graph.producers[name].op].is_view and not place.contiguous:
-                return f"a strided view of %{place.base}: trace that"
-        if self._made[name].dtype.is_block or self._made[name].is_packed:
-            return "packed for the kernels that read it"
-        return ""
+            if OP[self._graph.producers[name].op].is_view and not place.contiguous:
+                return _Reason(f"it is a strided view of %{place.base}", f"trace {place.base!r}")
+        return None
 
-    def _refuse(self, pattern: str, text: str, left_out: Mapping[str, str]) -> None:
+    def _refuse(self, pattern: str, text: str, left_out: Mapping[str, _Reason]) -> NoReturn:
         if left_out:
             name, reason = next(iter(left_out.items()))
-            what = f"%{name}" if len(left_out) == 1 else f"none of the {len(left_out)} values that {pattern!r} names"
-            raise ConfigError(f"{what} can be traced: it is {reason}" if len(left_out) > 1 else f"cannot be traced: {reason}", node=name)
+            others = f" (so are {len(left_out) - 1} more that {pattern!r} names)" if len(left_out) > 1 else ""
+            raise ConfigError(f"cannot be kept{others}: {reason.text}", node=name, hint=reason.hint or None)
         if text in self._graph.inputs_by_name:
             role = self._graph.inputs_by_name[text].role.value
             raise ConfigError(f"it is an input of the graph ({role}), not a value that a run makes", node=text)
@@ -170,7 +187,7 @@ class _Finder:
             f"{pattern!r} names no value that a run makes",
             hint=f"names that are like it: {', '.join(alike)}"
             if alike
-            else f'patterns match whole parts of names, such as {next(iter(self._made), "layers.0")!r}',
+            else f"patterns match whole parts of names, such as {next(iter(self._made), 'layers.0')!r}",
         )
 
 

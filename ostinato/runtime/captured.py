@@ -55,6 +55,7 @@ class CapturedSteps:
         cuts: Sequence[int] = (),
     ) -> None:
         self._program, self._loaded, self._memory = program, loaded, regions.placed
+        self._markers, self._name = regions.markers, loaded.plan.name.encode()
         self.segments = tuple(self._segments(ranges, cuts))
 
     def enqueue(self) -> None:
@@ -66,8 +67,11 @@ class CapturedSteps:
         """Submits the steps of one segment once."""
         if segment.graph is None:
             self._loaded.table.enqueue(segment.first, segment.count)
-        else:
+        elif self._markers is None:
             segment.graph.enqueue()
+        else:
+            with self._markers.range(self._name):
+                segment.graph.enqueue()
 
     @property
     def reports(self) -> list[CaptureReport]:

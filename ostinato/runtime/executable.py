@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import CapacityError, ConfigError, InputError, LifecycleError
 from ostinato.ir.evidence import Validations
-from ostinato.ir.explain import Explanation
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
 from ostinato.ir.step import KernelCall
@@ -26,17 +26,22 @@ from ostinato.runtime.binding import BoundExecutable, by_name
 from ostinato.runtime.captured import CapturedRunner, require_named
 from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
+from ostinato.runtime.explains import Explains
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_counts, check_inputs, count_limits
+from ostinato.runtime.markers import open_markers
 from ostinato.runtime.memory import MemoryReport, memory_of
 from ostinato.runtime.options import MODES, Route
+from ostinato.runtime.profile import Profile
+from ostinato.runtime.profiler import profile_entry
 from ostinato.runtime.program import Program
+from ostinato.runtime.put_back import put_back
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.replace import replace_weights
 from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
 from ostinato.runtime.state import ProgramState, initial_state
-from ostinato.runtime.traced import Diversion
+from ostinato.runtime.traced import Diversion, refuse_traced
 from ostinato.runtime.weights import Progress, load_parameters, load_shared
 
 __all__ = ["Executable", "MemoryReport", "load_program"]
@@ -45,9 +50,11 @@ AHEAD = 8
 """Replays on their way at a time, where a device works by itself."""
 LOGITS_AHEAD = 2
 """The same where each has a ring's slot for logits, which are large."""
+PROFILE_RUNS = 20
+"""Of which the middle half counts."""
 
 
-class Executable:
+class Executable(Explains):
     """Entries of a program, ready to run. `mode` is the mode in use and `reason` why, when it is not the one asked for (empty otherwise)."""
 
     def __init__(
@@ -62,6 +69,7 @@ class Executable:
         observer: Observer | None = None,
         reference_weights: ReferenceWeights | None = None,
         progress: Progress | None = None,
+        markers: bool = False,
     ) -> None:
         runnable = [known for known in MODES if known != "captured" or device.captures]
         if mode not in runnable:
@@ -75,7 +83,7 @@ class Executable:
         self.device = device
         self.mode = mode
         self.reason = reason
-        self.regions: Regions = allocate_regions(device, program.plan, shared)
+        self.regions: Regions = allocate_regions(device, program.plan, shared, open_markers() if markers else None)
         load_parameters(device, program.plan, self.regions.state, program.source, progress)
         self._capture = None if capture is None else tuple(capture)
         self._observer = observer
@@ -106,6 +114,11 @@ class Executable:
         return self.program.validations
 
     @property
+    def reference_weights(self) -> ReferenceWeights:
+        """The logical weights that mode "reference" computes with, which clones share."""
+        return self._reference_weights
+
+    @property
     def memory(self) -> MemoryReport:
         """Bytes of each region."""
         tables = [runner.loaded.table for runner in self._runners.values() if isinstance(runner, PlannedRunner)]
@@ -119,14 +132,6 @@ class Executable:
             found = "no entry is named, and there are several" if name is None else f"no entry {name!r}"
             raise ConfigError(found, hint=f"entries: {', '.join(self.entries)}")
         return name
-
-    def explain(self, node: str) -> Explanation:
-        """Why nodes run as they do: the chosen row with the records behind it, and what speaks against every other, with the user's line.
-
-        `node` is a name, one that a fused node was made of too, an operator, or a pattern like "layers.0" or "layers.*.ffn"; "*" is every node. The answer
-        prints, and is data. Raises `ConfigError` where nothing has that name, with names that are like it.
-        """
-        return self.program.explain(node)
 
     def run(
         self, entry: str | None, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
@@ -222,9 +227,10 @@ class Executable:
             )
         return list(outputs)
 
-    def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
+    def clone(self, mode: str | None = None, observer: Observer | None = None, markers: bool | None = None) -> Self:
         """Another executable over the same weights with its own arena and io, and a state of its own as it is in the beginning: zeros, and parameters as the
-        checkpoint has them (`write_state` gives it those of another one).
+        checkpoint has them (`write_state` gives it those of another one). `markers`: whether its steps and replays are ranges for the profilers of vendors, as
+        this one's are unless it is said (docs/profile.md).
 
         In mode "guarded" it has red zones between slots only where this one was compiled for that mode: the plan is the same. All bytes are watched anyhow.
         """
@@ -237,6 +243,7 @@ class Executable:
             capture=self._capture,
             observer=observer,
             reference_weights=self._reference_weights,
+            markers=self.regions.markers is not None if markers is None else markers,
             **self._own_options,
         )
 
@@ -315,21 +322,53 @@ class Executable:
 
         Raises what `run` raises.
         """
-        with Executable.exclusive(self):  # not a call that may write the caches: they are put back
-            runners = {name: self.runner(name) for name in self.entries}  # makes the state of the reference mode
+        with self.put_back():
             self.turn, self._given_to = self.turn + 1, None
-            state = self.regions.state
-            kept, kept_reference = state.read(np.uint8, (state.nbytes,)), dict(self._reference_state)
-            try:
-                for name, runner in runners.items():
-                    for array in runner.inputs.values():
-                        array[...] = 0
-                    for count, limit in self._count_limits[name].items():
-                        runner.inputs[count][...] = limit
-                    runner.run(())
-            finally:
-                state.write(kept)
-                self._reference_state.update(kept_reference)
+            for name in self.entries:
+                runner = self.runner(name)
+                for key, array in self.example_inputs(name).items():
+                    runner.inputs[key][...] = array
+                runner.run(())
+
+    def example_inputs(self, name: str) -> dict[str, Array]:
+        """What an entry can run on, by name: zeros, every count of valid rows as large as it may be, and `standing`."""
+        types = {binding.name: binding.type for binding in self.entries[name].inputs}
+        found = {key: np.zeros(tensor.static_shape, tensor.dtype.numpy) for key, tensor in types.items()}
+        for count, limit in self._count_limits[name].items():
+            found[count][...] = limit
+        return {**found, **self.standing(name)}
+
+    def standing(self, name: str) -> Mapping[str, Array]:
+        """Inputs of an entry that stay until they are replaced."""
+        del name
+        return {}
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Holds the executable for work after which state, inputs and outputs are as they were before it."""
+        with Executable.exclusive(self), put_back(self.regions, self._reference_state):
+            yield
+
+    def profile(
+        self, entry: str | None = None, inputs: Mapping[str, Any] | None = None, *, runs: int = PROFILE_RUNS
+    ) -> Profile:
+        """What each step of an entry takes, in so many runs on `inputs` (default: `example_inputs`); see docs/profile.md.
+
+        It has tables and graphs of its own, and nothing can tell afterwards that it ran. Raises `ConfigError` for an unknown entry and in modes without
+        planned steps, `LifecycleError` while another call is in progress or a `TraceSession` is open, and what `run` raises for inputs.
+        """
+        name, times = self.entry(entry), integer(runs, "runs", low=1)
+        refuse_traced(self._diversion, "a profile")
+        if self.mode not in ("planned", "captured"):
+            raise ConfigError(
+                f"mode {self.mode} has no planned steps to time", node=name, hint='profile clone(mode="planned")'
+            )
+        given = self.example_inputs(name) if inputs is None else {**self.standing(name), **inputs}
+        checked = check_inputs(self.entries[name], given)
+        check_counts(self._count_limits[name], checked)
+        with self.put_back():
+            where = (self.program, name, self.device, replace(self.regions, markers=None))
+            return profile_entry(*where, mode=self.mode, capture=self._capture, inputs=checked, runs=times)
 
     def reset_state(self) -> None:
         """What runs update is as it was in the beginning: caches, moments and the number of the step zero, parameters as the checkpoint has them."""
@@ -408,8 +447,10 @@ class Executable:
 
     def runner(self, name: str) -> Runner:
         """The entry in this mode, made on first use."""
-        if self._diversion is not None:
-            return self._diversion.runner(name)
+        return self.own_runner(name) if self._diversion is None else self._diversion.runner(name)
+
+    def own_runner(self, name: str) -> Runner:
+        """The entry by this executable's own plan, whoever traces it."""
         runner = self._runners.get(name)
         if runner is None:
             runner = self._runners[name] = self.make_runner(name, self.program, self.regions_of(name))
@@ -447,4 +488,5 @@ def load_program(program: Program, route: Route, *, progress: Progress | None = 
     """Loads weights, constants and parameters on the route's device and returns an executable of that kind in its mode."""
     shared = load_shared(route.device, program.plan, program.source, progress)
     device, mode = route.device, route.mode
-    return kind(program, device, shared, mode=mode, reason=route.reason, capture=route.capture, progress=progress)
+    how = {"mode": mode, "reason": route.reason, "capture": route.capture, "markers": route.markers}
+    return kind(program, device, shared, progress=progress, **how)

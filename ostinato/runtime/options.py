@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ostinato.ir.checks import integer, integers
+from ostinato.ir.checks import instance, integer, integers
 from ostinato.ir.errors import ConfigError
 from ostinato.runtime.device import Device
+from ostinato.runtime.markers import markers_wanted
 
 __all__ = [
     "DEFAULT_CONTEXT",
@@ -32,17 +33,24 @@ class Route:
     """Where and how a program will run, settled before it is lowered: the rows are the device's.
 
     `reason` says why the mode is not the one asked for, and is empty otherwise. `capture` are the patterns of what is captured in mode "captured" (see
-    `captured.py`), None for every step.
+    `captured.py`), None for every step. `markers`: steps and replays are ranges for the profilers of vendors (`markers.py`).
     """
 
     device: Device
     mode: str
     reason: str = ""
     capture: tuple[str, ...] | None = None
+    markers: bool = False
 
 
-def settle_route(device: Device, mode: str, on_fallback: str = "report", capture: Sequence[str] | None = None) -> Route:
-    """The route for what was asked.
+def settle_route(
+    device: Device,
+    mode: str,
+    on_fallback: str = "report",
+    capture: Sequence[str] | None = None,
+    markers: bool | None = None,
+) -> Route:
+    """The route for what was asked. `markers` None: what the environment says.
 
     Raises `ConfigError` for an unknown word, for patterns that are no texts or of no use to the mode, and where `on_fallback` is "raise" for a mode that the
     device lacks.
@@ -52,6 +60,7 @@ def settle_route(device: Device, mode: str, on_fallback: str = "report", capture
     if mode != "auto" and mode not in MODES:
         raise ConfigError(f"mode {mode!r} is unknown", hint=f"use auto or one of {', '.join(MODES)}")
     patterns = _patterns(capture)
+    marked = markers_wanted() if markers is None else instance(markers, bool, "markers") is True
     if patterns is not None and mode not in ("auto", "captured"):
         raise ConfigError(
             f"capture={list(patterns)} names what is captured, the mode is {mode}", hint='use mode="captured"'
@@ -60,13 +69,13 @@ def settle_route(device: Device, mode: str, on_fallback: str = "report", capture
         mode = "captured"  # who says what is captured asks for it
     if mode == "auto":
         chosen = "captured" if device.captures else "planned"
-        return Route(device, chosen, f"auto: {chosen} is the fastest mode of {device.name}", patterns)
+        return Route(device, chosen, f"auto: {chosen} is the fastest mode of {device.name}", patterns, marked)
     if mode == "captured" and not device.captures:
         reason = f"captured needs a GPU; {device.name} replays a step table instead"
         if on_fallback == "raise":
             raise ConfigError(reason, hint='use mode="planned", or device="hip"')
-        return Route(device, "planned", reason)
-    return Route(device, mode, "", patterns)
+        return Route(device, "planned", reason, markers=marked)
+    return Route(device, mode, "", patterns, marked)
 
 
 def _patterns(capture: Any) -> tuple[str, ...] | None:

@@ -34,8 +34,9 @@ class StepTime:
     """One step. `seconds` is the mean of the middle half of all runs, `best` the least of them.
 
     `op` is the operator of its node, "copy" where it only moves bytes; `impl` the row that was chosen, `kernel` what it runs, `kind` the kind of step
-    ("launch", "gemm", "copy", "fill", "call"). `bytes_read`, `bytes_written` and `flops` are the operator's own facts at the full extents of the entry's shapes,
-    not what caches do with them. `line` is the user's, empty where none is known, and `launch` the shape of a launch on a GPU.
+    ("launch", "gemm", "copy", "fill", "call"). `bytes_read`, `bytes_written` and `flops` are the operator's own facts at the full extents of the entry's
+    shapes, not what caches make of them. `line` is the user's, empty where none is known, `launch` the shape of a launch on a GPU, and `dtypes` those of the first two
+    operands that are no integers.
     """
 
     position: int
@@ -51,6 +52,7 @@ class StepTime:
     impl: str = ""
     line: str = ""
     launch: str = ""
+    dtypes: tuple[str, ...] = ()
     operands: tuple[StepOperand, ...] = ()
 
     @property

@@ -18,6 +18,7 @@ from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
 from ostinato.runtime.capture_memory import PlacedMemory
 from ostinato.runtime.device import Buffer, Device, DeviceStream, ResolvedStep, Window
+from ostinato.runtime.markers import Markers
 
 __all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device", "require_memory"]
 
@@ -91,7 +92,7 @@ class SharedRegions:
 class Regions:
     """Buffers of one executable on one device, and the caller's replacements: addresses for planned ranges of `io`, and the base of the arena.
 
-    Its work goes in the order of `stream`; `window` is the host's on `io`.
+    Its work goes in the order of `stream`, marked by `markers`; `window` is the host's on `io`.
     """
 
     device: str
@@ -103,6 +104,7 @@ class Regions:
     window: Window
     bound: tuple[tuple[ByteRange, int], ...] = ()
     bound_arena: int | None = None
+    markers: Markers | None = None
 
     def base(self, region: Region) -> int:
         """Address of the first byte of a region; raises `PlanError` for one that this device does not hold."""
@@ -150,13 +152,15 @@ class Regions:
         return replace(self, bound=tuple(bound), bound_arena=arena)
 
 
-def allocate_regions(device: Device, plan: ProgramPlan, shared: SharedRegions) -> Regions:
+def allocate_regions(
+    device: Device, plan: ProgramPlan, shared: SharedRegions, markers: Markers | None = None
+) -> Regions:
     """Fresh, zeroed state, arena and io for one executable, and an order of work of its own. Raises what `require_memory` raises."""
     require_device(plan, device)
     require_memory(plan, device, _OWN)
     state, arena, io = (device.allocate(plan.size_of(Region(device.name, kind))) for kind in _OWN)
     stream = device.open_stream()
-    return Regions(device.name, shared, state, arena, io, stream, io.window(stream))
+    return Regions(device.name, shared, state, arena, io, stream, io.window(stream), markers=markers)
 
 
 def require_memory(plan: ProgramPlan, device: Device, kinds: Sequence[str] = REGION_KINDS) -> None:

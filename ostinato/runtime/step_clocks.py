@@ -16,6 +16,7 @@ import abc
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter
 from typing import cast
 
@@ -93,7 +94,7 @@ class _HostClock(StepClock):
         super().__init__(loaded)
         self.overhead = statistics.median(self._timed([(0, 0)] * _EMPTY))
         reads = [perf_counter() for _ in range(_EMPTY)]
-        self.resolution = min((b - a for a, b in zip(reads, reads[1:], strict=False) if b > a), default=0.0)
+        self.resolution = min((b - a for a, b in pairwise(reads) if b > a), default=0.0)
 
     def steps(self) -> list[float]:
         return self._timed([(position, 1) for position in range(len(self.loaded.resolved))])
@@ -104,7 +105,7 @@ class _HostClock(StepClock):
         for first, count in calls:
             run(first, count)
             times.append(clock())
-        return [b - a for a, b in zip(times, times[1:], strict=False)]
+        return [b - a for a, b in pairwise(times)]
 
     def whole(self) -> float:
         begin = perf_counter()
@@ -303,5 +304,5 @@ def _resolved(call: KernelCall, operands: tuple[tuple[int, int], ...]) -> Resolv
 def _smallest(intervals: Sequence[float]) -> float:
     """The finest difference that a clock told between intervals that are alike; their smallest where it told none."""
     distinct = sorted({interval for interval in intervals if interval > 0})
-    gaps = [b - a for a, b in zip(distinct, distinct[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(distinct)]
     return min((gap for gap in gaps if gap > 1e-12), default=distinct[0] if distinct else 0.0)

@@ -15,14 +15,16 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import xxhash
+
 from ostinato.ir.errors import ArtifactError, ConfigError, OstinatoError
 
-__all__ = ["MOST_MEMBERS", "Content", "Stored", "damaged", "read_members", "write_members"]
+__all__ = ["MOST_MEMBERS", "Content", "Stored", "Written", "damaged", "read_members", "write_members"]
 
 MOST_MEMBERS = 4096
 _NAME = re.compile(r"[a-z0-9_]+(?:[./-][a-z0-9_]+)*")
@@ -47,15 +49,23 @@ _PAD_ID = 0x4F53
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A member to be written: its name, how many bytes it has, and these in blocks."""
+    """A member to be written: its name, and its bytes in blocks."""
 
     name: str
-    size: int
     blocks: Iterable[bytes | memoryview]
 
     @staticmethod
     def of(name: str, data: bytes) -> Content:
-        return Content(name, len(data), (data,))
+        return Content(name, (data,))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A member as it was written: bytes, and their xxh3_128 in hexadecimal."""
+
+    name: str
+    size: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +83,22 @@ def damaged(path: Path, problem: str) -> ArtifactError:
     return ArtifactError(f"{path} is no artifact, or is damaged: {problem}", hint="save it again, or copy it again")
 
 
-def write_members(path: Path, contents: Sequence[Content]) -> None:
-    """Writes a file of these members in this order, in place of what was there: aside and renamed, so that it is there as a whole or as it was.
+Closing = Callable[[Sequence[Written]], Content]
+"""Makes the last member, which may say what the others are."""
 
-    The same members give the same bytes. Raises `ConfigError` for a place that cannot be written.
+
+def write_members(path: Path, contents: Iterable[Content], closing: Closing) -> None:
+    """Writes a file of these members in this order and then the one that `closing` makes of what was written, in place of what was there: aside and renamed, so
+    that it is there as a whole or as it was.
+
+    The same members give the same bytes. Raises `ConfigError` for a place that cannot be written; what a member's blocks raise comes out.
     """
     aside = path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with aside.open("xb") as file:
-                _write(file, contents)
+                _write(file, contents, closing)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path)
@@ -155,25 +170,32 @@ def _parsed(path: Path, listed: bytes, count: int) -> list[Stored]:
     return members
 
 
-def _write(file: BinaryIO, contents: Sequence[Content]) -> None:
+def _write(file: BinaryIO, contents: Iterable[Content], closing: Closing) -> None:
     members: list[Stored] = []
-    position = 0
+    written: list[Written] = []
     for content in contents:
-        offset = _data_offset(content.name, position)
-        file.write(bytes(offset - position))  # the header comes when the checksum is known
-        crc = size = 0
-        for block in content.blocks:
-            crc, size = zlib.crc32(block, crc), size + len(block)
-            file.write(block)
-        if size != content.size:
-            raise AssertionError(f"member {content.name} has {size} bytes, {content.size} were announced")
-        member = Stored(content.name, offset, size, crc)
-        file.seek(position)
-        file.write(_head(member, position))
-        position = file.seek(offset + size)
-        members.append(member)
-    directory = _directory(members)
-    file.write(directory + _end(len(members), position, len(directory)))
+        _add(file, content, members, written)
+    _add(file, closing(written), members, written)
+    directory, end = _directory(members), members[-1].offset + members[-1].size
+    file.write(directory + _end(len(members), end, len(directory)))
+
+
+def _add(file: BinaryIO, content: Content, members: list[Stored], written: list[Written]) -> None:
+    """Writes a member where the file ends."""
+    position = file.tell()
+    offset = _data_offset(content.name, position)
+    file.write(bytes(offset - position))  # the header comes when the checksum is known
+    crc, size, digest = 0, 0, xxhash.xxh3_128()
+    for block in content.blocks:
+        crc, size = zlib.crc32(block, crc), size + len(block)
+        digest.update(block)
+        file.write(block)
+    member = Stored(content.name, offset, size, crc)
+    file.seek(position)
+    file.write(_head(member, position))
+    file.seek(offset + size)
+    members.append(member)
+    written.append(Written(content.name, size, digest.hexdigest()))
 
 
 def _data_offset(name: str, position: int) -> int:
@@ -185,9 +207,7 @@ def _data_offset(name: str, position: int) -> int:
 def _head(member: Stored, position: int) -> bytes:
     fill = _data_offset(member.name, position) - position - _LOCAL.size - len(member.name) - _SIZES.size - _PADDING.size
     extra = _SIZES.pack(1, 16, member.size, member.size) + _PADDING.pack(_PAD_ID, fill) + bytes(fill)
-    fixed = _LOCAL.pack(
-        0x04034B50, _VERSION, 0, 0, 0, _DATE, member.crc, _FULL, _FULL, len(member.name), len(extra)
-    )
+    fixed = _LOCAL.pack(0x04034B50, _VERSION, 0, 0, 0, _DATE, member.crc, _FULL, _FULL, len(member.name), len(extra))
     return fixed + member.name.encode("ascii") + extra
 
 

@@ -25,6 +25,7 @@ from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.device import Device, ResolvedStep, Table
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
+from ostinato.runtime.traced import refuse_traced
 from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.console import many, size, table
 from ostinato.tools.programs import precision_of
@@ -53,8 +54,9 @@ def bench(
     """Times `runs` prefills of `tokens` tokens and as many decode steps after them, on one row.
 
     `begin` hears what is being done. The executable needs entries for `tokens` tokens and for one. Raises `PlanError` when planned and eager differ,
-    `ConfigError` for a negative seed.
+    `ConfigError` for a negative seed, `LifecycleError` for an executable that is being traced.
     """
+    refuse_traced(executable.diversion, "every figure")
     ids = np.random.default_rng(integer(seed, "seed", low=0)).integers(
         0, executable.vocab_size, tokens + 1, dtype=np.int32
     )

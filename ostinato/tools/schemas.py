@@ -21,6 +21,7 @@ from ostinato.tools.evidence.report import (
     TuneReport,
 )
 from ostinato.tools.report import Report
+from ostinato.tools.schemas_compare import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
 from ostinato.tools.schemas_passes import ExplainReport, PassesReport
 from ostinato.tools.train.report import TrainPlanReport, TrainReport
 
@@ -361,84 +362,6 @@ class BenchReport(Report):
     weight_bytes: int
     read_bandwidth_bytes_per_second: float
     bandwidth_fraction: float
-
-
-Verdict = Literal["bit-equal", "within contract", "mismatch"]
-
-
-class Mismatch(Report):
-    """The worst disagreement of a pair: which output of which step, at which index, the two values, and their distance."""
-
-    output: str
-    step: int
-    index: tuple[int, ...]
-    left: float
-    right: float
-    difference: float
-
-
-class PairVerdict(Report):
-    """Two modes side by side. `required` is the contract that holds for the pair."""
-
-    left: str
-    right: str
-    required: Literal["bit-equal", "within contract"]
-    verdict: Verdict
-    tolerance: float
-    worst: Mismatch | None
-    first_divergent_node: str | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the contract of this pair holds."""
-        return self.verdict == "bit-equal" or (self.verdict == "within contract" and self.required == "within contract")
-
-
-class ModeTiming(Report):
-    """Median time of all steps in one mode over `runs` replays; `repeats` says that each gave the bits of the first."""
-
-    mode: str
-    seconds: float
-    runs: int
-    repeats: bool
-
-
-class CompareReport(Report):
-    """`ostinato compare` and `ostinato.compare`: verdicts by pair, times by mode. `ok` is true when every contract holds."""
-
-    kind: Literal["compare"] = "compare"
-    ok: bool
-    model: str
-    modes: tuple[str, ...]
-    steps: int
-    replays: int
-    poison: bool
-    seed: int
-    pairs: tuple[PairVerdict, ...]
-    timings: tuple[ModeTiming, ...]
-
-    def pair_lines(self) -> list[str]:
-        """One line for each pair: verdict, worst difference and where, first node that differs."""
-        lines = []
-        for pair in self.pairs:
-            line = f"{pair.left} / {pair.right}: {pair.verdict}" + (
-                "" if pair.ok else f" ({pair.required} is required)"
-            )
-            if pair.worst is not None:
-                worst = pair.worst
-                place = f"step {worst.step} {worst.output}{list(worst.index)}"
-                line += f", largest difference {worst.difference:.3g} at {place}: {worst.left:.9g} / {worst.right:.9g}"
-            if pair.first_divergent_node is not None:
-                line += f", first node that differs: {pair.first_divergent_node}"
-            lines.append(line)
-        return lines
-
-    def __str__(self) -> str:
-        lines = self.pair_lines()
-        for timing in self.timings:
-            repeats = "" if timing.repeats else ", does not repeat itself"
-            lines.append(f"{timing.mode}: {timing.seconds * 1e3:.3g} ms, median of {timing.runs}{repeats}")
-        return "\n".join(lines)
 
 
 class ErrorReport(Report):

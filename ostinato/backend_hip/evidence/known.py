@@ -61,6 +61,11 @@ class Known:
         ids = tuple(record.id for record in found)
         return Verdict(Finding.STALE, ids, f"{stale[0]}; {HOW}")
 
+    @property
+    def validations(self) -> tuple[ValidationRecord, ...]:
+        """Those that are of rows, for this architecture."""
+        return tuple(record for records in self._found.values() for record in records)
+
     @functools.cached_property
     def promising(self) -> tuple[Gated, ...]:
         """What gained in a whole-model run here, the best first: what there is to hold against a gate."""

@@ -96,6 +96,24 @@ class Tokenizer:
             pad_token_id=ids["pad_token"],
         )
 
+    def to_json(self) -> str:
+        """The library's own form of the vocabulary with all that is done to a text: what `from_json` takes."""
+        return str(self._backend.to_str())
+
+    @staticmethod
+    def from_json(
+        text: str,
+        where: str,
+        *,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+    ) -> Tokenizer:
+        """The tokenizer that `to_json` wrote; `where` names its file. Raises `WeightsError` for a text that the library cannot read."""
+        with library_errors(f"{where} has no usable tokenizer"):
+            backend = tokenizers.Tokenizer.from_str(text)
+        return Tokenizer(backend, bos_token_id=bos_token_id, eos_token_id=eos_token_id, pad_token_id=pad_token_id)
+
     @property
     def is_byte_level(self) -> bool:
         """True when every token is a run of bytes written in the byte-level alphabet, so that tokens decode independently."""

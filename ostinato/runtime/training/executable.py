@@ -24,6 +24,7 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.program import Program
+from ostinato.runtime.put_back import put_back
 from ostinato.runtime.regions import Regions, SharedRegions
 from ostinato.runtime.runners import PlannedRunner, Runner
 from ostinato.runtime.traced import Diversion
@@ -140,6 +141,21 @@ class TrainExecutable(Executable):
             raise InputError(f"no input {name!r}", node=TRAIN, hint=f"the step takes {known}")
         self._standing[name] = np.array(value)
 
+    def standing(self, name: str) -> Mapping[str, Array]:
+        """`Executable.standing`: what `keep_input` holds, and the number of the next step."""
+        if name != TRAIN:
+            return super().standing(name)
+        known = {binding.name: binding.type for binding in self.plan.inputs}
+        counter = known.get(COUNTER)
+        number = {} if counter is None else {COUNTER: np.full(counter.static_shape, self._number + 1, counter.dtype.numpy)}
+        return {**number, **self._standing}
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """`Executable.put_back`, with no step on its way."""
+        with self.exclusive(), put_back(self.regions, self._reference_state):
+            yield
+
     def step(self, inputs: Mapping[str, Any] | None = None, /, **more: Any) -> StepResult:
         """One step on a batch: arrays by name, beside those that `keep_input` holds. Returns when it is submitted, where the device works by itself.
 
@@ -147,13 +163,9 @@ class TrainExecutable(Executable):
         their tables and for a batch without a target, `AddressChanged` for a bound buffer that moved, `LifecycleError` when another call is in progress, and
         what an earlier step met, `NonFiniteLoss` among it. Where the device works while it is called, what this step met is raised at once.
         """
-        given = {**self._standing, **(inputs or {}), **more}
         with Executable.exclusive(self):
             number = integer(self._number + 1, "the number of the step", low=1, high=_MOST_NUMBER, error=BoundsError)
-            known = {binding.name: binding.type for binding in self.plan.inputs}
-            if COUNTER in known and COUNTER not in given:
-                given[COUNTER] = np.full(known[COUNTER].static_shape, number, known[COUNTER].dtype.numpy)
-            checked = check_inputs(self.plan, given)
+            checked = check_inputs(self.plan, {**self.standing(TRAIN), **(inputs or {}), **more})
             self._limits.check(checked)
             for name, values in checked.items():
                 if (

@@ -38,9 +38,9 @@ class TrainStep(TrainExecutable):
         """One step. Returns when it is submitted, where the device works by itself; the result waits for its loss when asked. Raises what `step` raises."""
         return self.step({"input_ids": input_ids, "target": target})
 
-    def clone(self, mode: str | None = None, observer: Observer | None = None) -> Self:
+    def clone(self, mode: str | None = None, observer: Observer | None = None, markers: bool | None = None) -> Self:
         """`Executable.clone`: it trains parameters of its own, from those of the checkpoint, by the optimizer of this one's next step."""
-        made = super().clone(mode, observer)
+        made = super().clone(mode, observer, markers)
         made._optimizer = self._optimizer
         return made
 

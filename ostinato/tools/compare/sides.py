@@ -19,6 +19,7 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.interp import Observer
 from ostinato.ir.precision import PrecisionPolicy
+from ostinato.passes.pipeline import PASSES
 from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
@@ -26,10 +27,12 @@ from ostinato.tools.compare.variants import VARIANTS, in_variant
 from ostinato.tools.loading import load_function
 from ostinato.tools.programs import compile_model
 
-__all__ = ["ARTIFACT", "DEFAULT_SIDE", "Side", "Sides", "open_side", "parse_side"]
+__all__ = ["ARTIFACT", "DEFAULT_SIDE", "EVERY", "Side", "Sides", "open_side", "parse_side"]
 
 ARTIFACT = ".ost"
 """How the name of a saved executable ends."""
+EVERY = "*"
+"""Instead of the name of a pass to leave out: all that are optional."""
 _LEVELS = "levels."
 
 
@@ -38,8 +41,8 @@ class Side:
     """One way to run a program. `name` is what reports call it.
 
     `mode`: one of an executable, "no-reuse" (planned, with bytes of their own for all activations), or "auto". `levels` and `disable` force rows and leave
-    passes out, as for `compile`; `passes` are more of them. `capture` says which steps a captured side captures. `artifact` is the path of a saved executable,
-    which brings its program along, and `function` the caller's own (see `functions.py`): neither takes settings of the compiler.
+    passes out, as for `compile` ("*": every optional one); `passes` are more of them. `capture` says which steps a captured side captures. `artifact` is the
+    path of a saved executable, which brings its program along, and `function` the caller's own (see `functions.py`): neither takes settings of the compiler.
     """
 
     name: str = "auto"
@@ -93,7 +96,7 @@ class Side:
             "precision": self.precision,
             "policy": self.policy,
             "levels": dict(self.levels),
-            "disable": self.disable,
+            "disable": _every_optional() if EVERY in self.disable else self.disable,
             "passes": self.passes,
             "memory_limit": self.memory_limit,
         }
@@ -122,7 +125,8 @@ def parse_side(text: str, base: Side = DEFAULT_SIDE) -> Side:
     Names: mode, device, dtype, policy, levels.OPERATOR_OR_NODE, disable and capture (each several times), memory_limit, threads, isa, artifact, and python for
     a function ("module:name" or "file.py:name"). Raises `ConfigError` for anything else.
     """
-    if not isinstance(text, str) or not text.strip():
+    given: object = text  # callers are not type-checked
+    if not isinstance(given, str) or not given.strip():
         raise ConfigError(
             f"a side is {text!r}", hint='write like "eager", "policy=strict", "device=hip:0,mode=captured"'
         )
@@ -155,6 +159,10 @@ def parse_side(text: str, base: Side = DEFAULT_SIDE) -> Side:
     if "artifact" in found or "function" in found:  # what the base says of the compiler is not for these
         base = Side(device=base.device, threads=base.threads, isa=base.isa)
     return replace(base, **found)
+
+
+def _every_optional() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.name for item in PASSES.values() if item.optional))
 
 
 def _hint(word: str) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ostinato.ir.errors import ConfigError
 from ostinato.ir.evaluate import Rows, evaluate, leading, read_only
 from ostinato.ir.graph import Node, Role
 from ostinato.ir.ops import OP
@@ -59,29 +58,27 @@ class Visit:
 
 
 class Walk:
-    """Walks entries of an executable in a mode that has a plan ("planned", "guarded", or over another plan). State carries over from run to run."""
+    """Walks entries of `executable`: the one that is given where its mode is "planned", otherwise a clone in that mode. State carries over from run to run."""
 
     def __init__(self, executable: Executable) -> None:
-        if executable.mode not in ("planned", "guarded", "captured"):
-            raise ConfigError(f"mode {executable.mode} has no steps", hint='walk a clone in mode "planned"')
-        self._executable = executable if executable.mode == "planned" else executable.clone("planned")
+        self.executable = executable if executable.mode == "planned" else executable.clone("planned")
         self._views: dict[str, ViewTable] = {}
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> Iterator[Visit]:
         """Runs an entry once; each node that is no view as its steps are done. The walk must be finished for the state to be that behind the run."""
-        runner = self._executable.runner(entry)
+        runner = self.executable.runner(entry)
         assert isinstance(runner, PlannedRunner), "a planned executable has planned runners"
         for name, array in inputs.items():
             runner.inputs[name][...] = array
         runner.loaded.exchange.give()
         if entry not in self._views:
             self._views[entry] = ViewTable(runner.graph)
-        yield from _Run(self._executable, entry, runner, self._views[entry], inputs).visits()
+        yield from _Run(self.executable, entry, runner, self._views[entry], inputs).visits()
 
     def reference(self, entry: str, visit: Visit) -> tuple[Array, ...]:
         """What the operator's reference gives for what the node was given, valid rows only, in the dtypes of the results."""
-        graph = self._executable.program.graphs[entry]
-        widened = self._executable.reference_weights.widened
+        graph = self.executable.program.graphs[entry]
+        widened = self.executable.reference_weights.widened
         operands = [
             None
             if array is None or name is None
@@ -134,7 +131,9 @@ class _Run:
         for value in node.results:
             place = written.get(value.name) or written.get(sources.get(value.name) or "")
             found = None if place is None else self._read(place, value.name)
-            self._values[value.name] = np.zeros(value.type.static_shape, value.type.dtype.numpy) if found is None else found
+            self._values[value.name] = (
+                np.zeros(value.type.static_shape, value.type.dtype.numpy) if found is None else found
+            )
         extent = extent_of(self._graph, node)
         rows = None if extent is None else (extent[0], self._counts[extent[0]])
         results = tuple(self._values[value.name] for value in node.results)
@@ -159,7 +158,9 @@ class _Run:
                 pending += missing
                 continue
             given = [None if item is None else read_only(self._held(item)) for item in node.operands]
-            for value, array in zip(node.results, evaluate(node, OP[node.op], self._graph.types, given, None), strict=True):
+            for value, array in zip(
+                node.results, evaluate(node, OP[node.op], self._graph.types, given, None), strict=True
+            ):
                 self._values[value.name] = array
         return self._values[name]
 
@@ -185,7 +186,12 @@ class _Run:
     def _spoilt(self, position: int, step: Step) -> Iterator[Spoilt]:
         """The operands in the arena whose bytes are not what was recorded when they were made."""
         for operand in step.operands:
-            if operand is None or not operand.reads or operand.value == WORKSPACE or operand.range.region.kind != "arena":
+            if (
+                operand is None
+                or not operand.reads
+                or operand.value == WORKSPACE
+                or operand.range.region.kind != "arena"
+            ):
                 continue
             made, found = self._value(operand.value), self._read(operand, operand.value)
             if found is None or bits_equal(made, found):

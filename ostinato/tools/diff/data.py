@@ -130,7 +130,9 @@ class SlotDiff:
 
     @property
     def name(self) -> str:
-        return (self.values_after or self.values_before)[0]
+        """The first value that has it on both sides, or that it has on the side which knows it."""
+        both = (value for value in self.values_after if value in self.values_before)
+        return next(both, (self.values_after or self.values_before)[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ostinato.ir.naming import any_layer
+from ostinato.planner.plan import spelled
 from ostinato.tools.console import count, size
 from ostinato.tools.diff.data import EntryDiff, Fact, Figure, GraphDiff, NodeDiff, PlanDiff, SlotDiff, StepDiff
 from ostinato.tools.diff.report import DiffReport
@@ -161,19 +162,12 @@ def _line(
 
 
 def _slot(slot: SlotDiff) -> str:
-    mark = _MARKS.get(slot.kind, "~")
     sizes = [size(value) for value in slot.bytes if value is not None]
     where = f" {' -> '.join(dict.fromkeys(sizes))}"
     shares = ""
     if slot.kind == "reshared":
-        gone = [f"%{name}" for name in slot.values_before if name not in slot.values_after]
-        came = [f"%{name}" for name in slot.values_after if name not in slot.values_before]
-        shares = "; ".join(
-            part
-            for part in (
-                came and f" now shared by {', '.join(came)}",
-                gone and f" no longer shared by {', '.join(gone)}",
-            )
-            if part
-        )
-    return f"{mark} slot of %{slot.name}{where}{':' if shares else ''}{shares}"
+        gone = spelled(tuple(name for name in slot.values_before if name not in slot.values_after))
+        came = spelled(tuple(name for name in slot.values_after if name not in slot.values_before))
+        shares = "; ".join(f"{how} shared by {names}" for how, names in (("now", came), ("no longer", gone)) if names)
+    text = f": {shares}" if shares else ""
+    return f"{_MARKS.get(slot.kind, '~')} slot of {spelled((slot.name,))}{where}{text}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
-from ostinato.ir.errors import ConfigError
+from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.files import read_text
 from ostinato.ir.graph import Graph
 from ostinato.ir.parse import parse_graph
@@ -90,8 +90,18 @@ def _file(path: Path) -> Subject:
     text = read_text(path)
     if text.lstrip().startswith("{"):
         return Subject(str(path), "plan", program_from_json(text))
-    graph = parse_graph(text)
+    graph = _graph(path, text)
     return Subject(str(path), "graph", graphs={graph.name: graph})
+
+
+def _graph(path: Path, text: str) -> Graph:
+    try:
+        return parse_graph(text)
+    except OstinatoError as error:
+        raise ConfigError(
+            f"{path} is neither a saved plan nor a graph as text: {error}",
+            hint="plans are what `ostinato plan --output` writes, graphs what `ostinato trace` prints",
+        ) from None
 
 
 def _folder(path: Path) -> Subject:
@@ -104,13 +114,15 @@ def _folder(path: Path) -> Subject:
             hint="name a folder that `ostinato compile --dump` or `ostinato passes --dump` wrote",
         )
     if plan is None:
-        return Subject(str(path), "stages", graphs={stem: parse_graph(read_text(file)) for stem, file in texts.items()})
+        return Subject(
+            str(path), "stages", graphs={stem: _graph(file, read_text(file)) for stem, file in texts.items()}
+        )
     graphs: dict[str, Graph] = {}
     for name in plan.entries:
         stem = file_stem(name)
         file = texts.get(f"{stem}.original", texts.get(stem))
         if file is not None:
-            graphs[name] = parse_graph(read_text(file))
+            graphs[name] = _graph(file, read_text(file))
     return Subject(str(path), "dump", plan, graphs)
 
 

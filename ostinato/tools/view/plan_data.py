@@ -18,7 +18,7 @@ from typing import Any
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, Region, Step
+from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step
 from ostinato.ir.training import GRADIENT_PREFIX, is_backward
 from ostinato.ir.types import TensorType
 from ostinato.ir.weights import WeightSlot
@@ -79,11 +79,13 @@ class _PlanData:
         self._layer = layers_of(graph, [step.node for step in plan.steps])
         self._made: dict[str, list[int]] = {}  # value or workspace -> positions of the steps that write it
         self._read: dict[str, list[int]] = {}
+        self._place: dict[str, ByteRange] = {}
         for position, step in enumerate(plan.steps):
             for operand in step.operands:
                 if operand is None:
                     continue
                 name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
+                self._place.setdefault(name, operand.range)
                 if operand.writes:
                     self._made.setdefault(name, []).append(position)
                 if operand.reads:
@@ -122,6 +124,7 @@ class _PlanData:
             },
             "steps": steps,
             "slots": slots,
+            "elsewhere": self._elsewhere(),
             "roles": list(ROLES),
         }
 
@@ -149,6 +152,15 @@ class _PlanData:
             "bytes": [nbytes for _, nbytes in work],
         }
 
+    def _elsewhere(self) -> list[list[int]]:
+        """Values outside the arenas that steps touch: name, first and last step that does."""
+        touched: dict[str, list[int]] = {}
+        for table in (self._made, self._read):
+            for name, positions in table.items():
+                if self._place[name].region.kind != "arena":
+                    touched.setdefault(name, []).extend((positions[0], positions[-1]))
+        return [[self._strings(name), min(positions), max(positions)] for name, positions in touched.items()]
+
     def _op(self, node: str) -> str:
         return self._nodes[node].op if node in self._nodes else ""
 
@@ -159,7 +171,7 @@ class _PlanData:
             what: [] for what in ("arena", "first", "last", "offset", "bytes", "role", "op", "layer")
         }
         starts: list[int] = [0]
-        values: dict[str, list[Any]] = {what: [] for what in ("name", "type", "made", "read")}
+        values: dict[str, list[Any]] = {what: [] for what in ("name", "type", "offset", "bytes", "made", "read")}
         for slot in plan.slots:
             made = {position for value in slot.values for position in self._made.get(value, ())}
             readers = {plan.steps[position].node for value in slot.values for position in self._read.get(value, ())}
@@ -180,6 +192,9 @@ class _PlanData:
             for value in slot.values:
                 values["name"].append(self._strings(value))
                 values["type"].append(self._strings(str(self._types[value]) if value in self._types else None))
+                place = self._place.get(value, slot.range)
+                values["offset"].append(place.offset)
+                values["bytes"].append(place.size)
                 values["made"].append(next(iter(self._made.get(value, ())), -1))
                 values["read"].append(self._read.get(value, []))
             starts.append(len(values["name"]))

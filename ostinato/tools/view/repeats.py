@@ -5,8 +5,9 @@ their own stretch at the same place, a value that lies the same distance back, t
 weights and caches). Imported graphs without names are therefore collapsed like traced ones. The search is linear in the nodes for each of a few candidate
 periods, which are the distances at which equal nodes recur most often; no recursion, so a chain of any length works.
 
-A training step reads one repeat from another, in the opposite order: the layers' backward begins at the last layer. Once repeats are known the rest is searched
-again, and there a value of the next layer (or of the previous one, in all of a repeat) at the same place of a known repeat is the same too, until nothing more is found.
+A training step reads one repeat from another, in the opposite order: the layers' backward begins at the last layer. Once repeats are known the rest is
+searched again, and there a value at the same place of the next layer of a known repeat (or of the previous one, in all of a stretch) is the same too, until
+nothing more is found.
 """
 
 from __future__ import annotations

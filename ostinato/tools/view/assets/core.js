@@ -107,7 +107,8 @@ const ostinato = (() => {
     select(chosen) {
       if (chosen && chosen.entry !== undefined) bus.open(chosen.entry);
       const before = bus.selection;
-      bus.selection = chosen ? { ...chosen, entry: bus.entry().name } : null;
+      const resolve = ostinato.resolver || ((entry, name) => name);
+      bus.selection = chosen ? { ...chosen, node: resolve(bus.entry(), chosen.node), entry: bus.entry().name } : null;
       if ((before && before.node) === (bus.selection && bus.selection.node) && !(chosen && chosen.again)) return;
       bus.emit("select", bus.selection);
       remember(true);

@@ -103,7 +103,8 @@ ostinato.SlotMap = class SlotMap {
     const { first_value: starts, values } = this.plan.slots, slot = this.slots[place], found = [];
     for (let at = starts[slot]; at < starts[slot + 1]; at += 1) {
       found.push({
-        name: ostinato.text(values.name[at]), type: ostinato.text(values.type[at]), made: values.made[at], read: values.read[at],
+        name: ostinato.text(values.name[at]), type: ostinato.text(values.type[at]), offset: values.offset[at], bytes: values.bytes[at],
+        made: values.made[at], read: values.read[at],
       });
     }
     return found;

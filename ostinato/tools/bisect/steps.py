@@ -1,0 +1,216 @@
+"""Where two sides part: the first node, seen node by node, and the first node of a plan that is not what its operands make it.
+
+The second question needs no other side. The planned steps are walked one by one (`compare/walk.py`): a node whose operands are not what was made of them was
+given bytes that somebody else wrote; a node whose result is not its operator's on the operands that it had has a wrong row; one that makes NaN of numbers is
+where NaN begins. And a step whose numbers are not those that its row gives now has a number of the host frozen in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ostinato.ir.calls import node_call
+from ostinato.ir.errors import PlanError
+from ostinato.ir.graph import Node
+from ostinato.ir.ops import OP
+from ostinato.ir.step import StepKind
+from ostinato.ir.types import Array
+from ostinato.ir.views import ViewTable
+from ostinato.planner.check import check_program
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.program import Program
+from ostinato.runtime.runners import PlannedRunner
+from ostinato.tools.bisect.subject import Subject, fresh
+from ostinato.tools.compare import TOLERANCE
+from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.walk import Spoilt, Walk
+from ostinato.tools.compare.workload import WorkStep
+from ostinato.tools.programs import precision_of
+
+__all__ = ["FACTOR", "Frozen", "Moved", "Seen", "Wrong", "first_step", "frozen_numbers", "moved_buffers", "unproven", "walked"]
+
+FACTOR = 8.0
+"""How much further than its operator's tolerance a result may be off: tolerances are stated for samples of unit scale, real values have outliers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A result that its operator's reference gives otherwise on the same operands: where, both values, and how many times beyond what is allowed."""
+
+    value: str
+    index: tuple[int, ...]
+    expected: float
+    found: float
+    times: float
+
+
+@dataclass
+class Seen:
+    """What a walk of one run of an entry found first of each kind, and all values by name as they were made."""
+
+    entry: str
+    run: int
+    spoilt: tuple[Node, Spoilt] | None = None
+    wrong: tuple[Node, Wrong] | None = None
+    nan: Node | None = None
+    values: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def anything(self) -> bool:
+        return self.spoilt is not None or self.wrong is not None or self.nan is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A parameter of a step that its row gives otherwise now."""
+
+    entry: str
+    step: int
+    node: str
+    row: str
+    index: int
+    planned: int | float
+    now: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An operand whose address in a loaded step is not where its region is now."""
+
+    entry: str
+    step: int
+    node: str
+    value: str
+    region: str
+    loaded: int
+    now: int
+
+
+def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact: bool) -> tuple[int, str] | None:
+    """The number of the run and the first value that differs, in program order; None where no node's result shows it. A replay shows nothing of what happens
+    within it: captured steps are looked at one by one."""
+    probes = [Probe(side.executable, "planned" if side.mode == "captured" else side.mode) for side in (left, right)]
+    tolerance = 0.0 if exact else TOLERANCE["f32" if precision_of(right.program) == "f32" else "bf16"]
+    for number, step in enumerate(work):
+        seen = [probe.run(step.entry, step.inputs) for probe in probes]
+        graph = right.program.graphs[step.entry]
+        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
+        found = first_difference(graph, seen[0], seen[1], counts, tolerance)
+        if found is not None:
+            return number, found
+    return None
+
+
+def walked(executable: Executable, work: Sequence[WorkStep]) -> Seen:
+    """Walks the runs of a workload until one has a fault; the last one's `Seen` where none has."""
+    planned = executable.clone("planned")
+    fresh(planned)
+    walk = Walk(planned)
+    seen = Seen("", 0)
+    for number, step in enumerate(work):
+        seen = Seen(step.entry, number)
+        for visit in walk.run(step.entry, step.inputs):
+            node = visit.node
+            _remember(seen.values, node, visit.operands, visit.results)
+            if visit.spoilt and seen.spoilt is None:
+                seen.spoilt = node, visit.spoilt[0]
+            results = [visit.valid(array, value.type) for array, value in zip(visit.results, node.results, strict=True)]
+            graph = executable.program.graphs[step.entry]
+            given = [
+                visit.valid(array, graph.types[name])
+                for array, name in zip(visit.operands, node.operands, strict=True)
+                if array is not None and name is not None
+            ]
+            if seen.nan is None and _has_nan(results) and not _has_nan(given):
+                seen.nan = node
+            if seen.wrong is None:
+                seen.wrong = _wrong(node, results, walk.reference(step.entry, visit))
+        if seen.anything:
+            return seen
+    return seen
+
+
+def frozen_numbers(program: Program) -> list[Frozen]:
+    """The parameters of steps that their rows give otherwise now. They come from the host, and were read when the plan was made."""
+    found: list[Frozen] = []
+    for entry, plan in program.plan.entries.items():
+        graph = program.graphs[entry]
+        views, nodes = ViewTable(graph), {node.name: node for node in graph.nodes}
+        for number, step in enumerate(plan.steps):
+            node = nodes.get(step.node)
+            row = None if node is None else program.target.row(node.op, node.impl or "")
+            if step.kind is StepKind.COPY or node is None or row is None:
+                continue
+            now = node_call(graph, node, row, views).params
+            found += [
+                Frozen(entry, number, step.node, row.identity, index, a, b)
+                for index, (a, b) in enumerate(zip(step.params, now, strict=False))
+                if (type(a), repr(a)) != (type(b), repr(b))
+            ]
+    return found
+
+
+def moved_buffers(executable: Executable, entries: Sequence[str]) -> list[Moved]:
+    """The operands of loaded steps that lie elsewhere than their regions do now."""
+    found: list[Moved] = []
+    for entry in entries:
+        runner = executable.runner(entry)
+        if not isinstance(runner, PlannedRunner):
+            continue
+        for number, (step, loaded) in enumerate(zip(runner.loaded.plan.steps, runner.loaded.resolved, strict=True)):
+            for operand, (address, _) in zip(step.operands, loaded.operands, strict=True):
+                if operand is None:
+                    continue
+                now = executable.regions.address(operand.range)[0]
+                if now != address:
+                    place = str(operand.range.region)
+                    found.append(Moved(entry, number, step.node, operand.value, place, address, now))
+    return found
+
+
+def unproven(program: Program) -> tuple[str, ...]:
+    """What the checker has against the plan of a program."""
+    try:
+        check_program(program.plan, program.graphs, program.target, sources=program.originals)
+    except PlanError as error:
+        return tuple(line.strip() for line in error.message.splitlines()[1:])
+    return ()
+
+
+def _remember(values: dict[str, Array], node: Node, operands: Sequence[Array | None], results: Sequence[Array]) -> None:
+    for name, array in zip(node.operands, operands, strict=True):
+        if name is not None and array is not None:
+            values.setdefault(name, array)
+    for value, array in zip(node.results, results, strict=True):
+        values.setdefault(value.name, array)
+
+
+def _has_nan(arrays: Sequence[Array]) -> bool:
+    return any(array.dtype.kind in "fV" and bool(np.isnan(array.astype(np.float32)).any()) for array in arrays)
+
+
+def _wrong(node: Node, results: Sequence[Array], expected: Sequence[Array]) -> tuple[Node, Wrong] | None:
+    """The result that is furthest beyond `FACTOR` times the operator's tolerance. Rows that the reference gives nothing for are not looked at."""
+    worst: Wrong | None = None
+    for value, found, wanted in zip(node.results, results, expected, strict=True):
+        if found.shape != wanted.shape:
+            found = found[: len(wanted)]
+        if bits_equal(found, wanted) or not found.size:
+            continue
+        limit = OP[node.op].tolerance.for_result(value.type.dtype)
+        a, b = wanted.astype(np.float64), found.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            scale = np.maximum(np.abs(a), np.sqrt(np.nanmean(np.square(a))) if a.size else 0.0)
+            allowed = FACTOR * (limit.absolute + limit.relative * scale)
+            off = np.abs(a - b)
+            off = np.where(np.isnan(a) != np.isnan(b), np.inf, np.where(np.isnan(a) | (a == b), 0.0, off))
+            beyond = np.where(off == 0.0, 0.0, off / np.maximum(allowed, 1e-300))
+        place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        times = float(beyond[place])
+        if times > 1.0 and (worst is None or times > worst.times):
+            index = tuple(int(i) for i in place)
+            worst = Wrong(value.name, index, float(a[place]), float(b[place]), times)
+    return None if worst is None else (node, worst)

@@ -1,0 +1,111 @@
+"""The two sides of a bisection as things that can be run, and run again with something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ostinato.ir.errors import ConfigError
+from ostinato.ir.text import graph_hash
+from ostinato.ir.types import Array
+from ostinato.planner.plan import EntryPlan
+from ostinato.planner.moved import with_entries
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.program import Program
+from ostinato.tools.compare import TOLERANCE
+from ostinato.tools.compare.runs import poison_memory
+from ostinato.tools.compare.sides import Side, Sides
+from ostinato.tools.compare.workload import WorkStep
+from ostinato.tools.programs import precision_of
+from ostinato.tools.repro.report import Worst
+from ostinato.tools.repro.run import worst_of
+
+__all__ = ["Outputs", "Subject", "compared", "fresh", "limit_of", "outputs_of", "same_program"]
+
+Outputs = tuple[Array, ...]
+"""What a workload gives, step by step: valid rows alone."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One side. `executable` is the one to look at; `side` and `sides` say how it was made, where it was made here, so that it can be made otherwise."""
+
+    name: str
+    executable: Executable
+    side: Side | None = None
+    sides: Sides | None = None
+
+    @property
+    def mode(self) -> str:
+        return self.executable.mode
+
+    @property
+    def program(self) -> Program:
+        return self.executable.program
+
+    def again(self) -> Executable:
+        """Another executable of the same program in the same mode, over memory of its own."""
+        return self.executable.clone()
+
+    def with_plans(self, entries: Mapping[str, EntryPlan]) -> Executable:
+        """The same over these plans of entries: weights and everything else stay."""
+        base = self.executable
+        program = replace(base.program, plan=with_entries(base.program.plan, entries))
+        return type(base)(program, base.device, base.regions.shared, mode=base.mode)
+
+    def made_otherwise(self, side: Side) -> Executable:
+        """The side with other settings. Raises what opening a side raises, and `ConfigError` where the side was not made here."""
+        if self.sides is None:
+            raise ConfigError(f"{self.name} is an executable: its passes cannot be run again", hint="give the model")
+        return self.sides.open(side)
+
+
+def fresh(executable: Executable) -> None:
+    """A fresh state. All memory that a run may not depend on is NaN (every byte 0xFF): arena, inputs and outputs, and caches."""
+    executable.reset_state()
+    poison_memory(executable, state=True)
+
+
+def outputs_of(executable: Executable, work: Sequence[WorkStep]) -> Outputs:
+    """Runs the workload from a fresh state."""
+    fresh(executable)
+    return tuple(
+        executable.run(step.entry, step.inputs, (step.output,))[step.output][: step.valid_rows] for step in work
+    )
+
+
+def same_program(left: Subject, right: Subject) -> bool:
+    """Whether both run the same decisions, so that the contract between them is bit-equality."""
+    if "reference" in (left.mode, right.mode) or left.executable.device.name != right.executable.device.name:
+        return left.mode == right.mode
+    if left.program is right.program:
+        return True
+    entries = left.program.plan.entries
+    return entries.keys() == right.program.plan.entries.keys() and all(
+        graph_hash(left.program.original(name)) == graph_hash(right.program.original(name)) for name in entries
+    )
+
+
+def limit_of(left: Subject, right: Subject, outputs: Outputs) -> float:
+    """The largest difference that the contract allows: 0 for the same program, else a part of the spread of the left outputs."""
+    if same_program(left, right) and left.mode != "reference":
+        return 0.0
+    finite = [values[np.isfinite(values)].astype(np.float64) for values in outputs]
+    spread = float(np.std(np.concatenate(finite))) if any(part.size for part in finite) else 1.0
+    return max(_tolerance(left), _tolerance(right)) * spread
+
+
+def compared(work: Sequence[WorkStep], left: Outputs, right: Outputs, limit: float) -> tuple[int, Worst] | None:
+    """The first step whose outputs differ by more than allowed, and the worst difference there."""
+    for number, (step, a, b) in enumerate(zip(work, left, right, strict=True)):
+        found = worst_of({step.output: a}, {step.output: b}, limit, 0.0)
+        if found is not None:
+            return number, found
+    return None
+
+
+def _tolerance(subject: Subject) -> float:
+    """Whatever rounds to bf16 somewhere is judged as bf16."""
+    return TOLERANCE["f32" if precision_of(subject.program) == "f32" else "bf16"]

@@ -1,0 +1,1 @@
+"""Profiles of steps against what the machine can do, and whether a captured graph pays."""

@@ -1,0 +1,238 @@
+"""The folder of a repro bundle: `repro.json`, `graph.txt`, `values.safetensors`, for faults of places `plan.json`, and a `README.txt`.
+
+Everything that is read has its sha256 in `repro.json`, so that damage is an error with the file's name and not another outcome. Nothing in a bundle is code: the
+graph is text, values are numbers, and a plan is made anew from graph and places (`plan.json` is for people and for `ostinato diff`). A bundle is written beside
+its place and moved there, so that there is never half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from ostinato.frontend.checkpoints.safetensors_file import read_safetensors_header
+from ostinato.ir.errors import ConfigError, OstinatoError, StaleArtifact, WeightsError
+from ostinato.ir.graph import Graph, Role
+from ostinato.ir.safetensors import file_blocks
+from ostinato.ir.text import parse_graph, print_graph
+from ostinato.ir.types import Array, TensorType
+from ostinato.ir.verify import verify
+from ostinato.tools.repro.cut import Cut
+from ostinato.tools.repro.report import FORMAT, VERSION, ReproFile
+
+__all__ = ["Bundle", "need_new_folder", "read_bundle", "write_bundle"]
+
+_ABOUT, _GRAPH, _VALUES, _PLAN, _README = "repro.json", "graph.txt", "values.safetensors", "plan.json", "README.txt"
+_SAVED = "saved/"
+"""What stands before the names of values that are saved as right."""
+_AGAIN = "make the bundle again with `ostinato bisect`"
+_MOST_TEXT = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle in memory. `saved` are outputs that are right, where the bundle has them."""
+
+    about: ReproFile
+    cut: Cut
+    saved: Mapping[str, Array]
+
+
+def need_new_folder(path: Path) -> None:
+    """Raises `ConfigError` for a place where no bundle can be written: something is there already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} is there already", hint="name a folder that does not exist, or is empty")
+
+
+def write_bundle(bundle: Bundle, path: Path, plan: str = "") -> ReproFile:
+    """Writes a bundle as a folder, and returns what its `repro.json` says. `plan` is the JSON of the plan, where places are the fault.
+
+    Raises `ConfigError` for a place where something is already, or that cannot be written.
+    """
+    need_new_folder(path)
+    values = dict(bundle.cut.values) | {_SAVED + name: array for name, array in bundle.saved.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            about = _fill(folder, bundle, values, plan)
+            folder.chmod(0o755)
+            if path.is_dir():
+                path.rmdir()
+            os.replace(folder, path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}", hint="name a writable place"
+        ) from None
+    return about
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Reads a bundle, all of it checked.
+
+    Raises `ConfigError` for what is no bundle, `StaleArtifact` for one of another version, `WeightsError` for files that are missing, damaged or do not fit, and
+    what reading and verifying the graph raise.
+    """
+    about = _about(path)
+    graph_text, values_file = _checked(path, about, _GRAPH), _checked(path, about, _VALUES)
+    graph = parse_graph(_text(graph_text))
+    verify(graph)
+    values, saved = _values(values_file, graph)
+    return Bundle(about, Cut(graph, values, about.rows, about.places), saved)
+
+
+def _fill(folder: Path, bundle: Bundle, values: Mapping[str, Array], plan: str) -> ReproFile:
+    (folder / _GRAPH).write_text(print_graph(bundle.cut.graph), encoding="utf-8")
+    with (folder / _VALUES).open("wb") as file:
+        for block in file_blocks(values):
+            file.write(block)
+    if plan:
+        (folder / _PLAN).write_text(plan, encoding="utf-8")
+    files = {name: _sha256(folder / name) for name in (_GRAPH, _VALUES, _PLAN) if (folder / name).exists()}
+    about = bundle.about.model_copy(update={"files": files})
+    (folder / _ABOUT).write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / _README).write_text(_readme(about), encoding="utf-8")
+    return about
+
+
+def _about(path: Path) -> ReproFile:
+    if not path.is_dir():
+        raise ConfigError(f"{path} is no folder", hint=f"a bundle is a folder with a {_ABOUT}")
+    if not (path / _ABOUT).is_file():
+        raise ConfigError(f"{path} has no {_ABOUT}", hint="give the folder that `ostinato bisect --output` wrote")
+    text = _text(path / _ABOUT)
+    try:
+        return ReproFile.model_validate_json(text)
+    except ValidationError as error:
+        version = _version(text)
+        if version not in (None, VERSION):
+            raise StaleArtifact(
+                f"{path} is a bundle of another version",
+                differences=(f"version: the bundle has {version}, this library reads {VERSION}",),
+                hint=_AGAIN,
+            ) from None
+        items = [f"{'.'.join(map(str, item['loc'])) or 'text'}: {item['msg']}" for item in error.errors()[:4]]
+        raise ConfigError(f"{path / _ABOUT} is no bundle of format {FORMAT}: {'; '.join(items)}", hint=_AGAIN) from None
+
+
+def _version(text: str) -> object:
+    """The version that a text states, None where it states none."""
+    import json  # noqa: PLC0415 - only where a bundle cannot be read
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found.get("version") if isinstance(found, dict) and found.get("format") == FORMAT else None
+
+
+def _checked(path: Path, about: ReproFile, name: str) -> Path:
+    """A file of the bundle that is what it was when it was written."""
+    file = path / name
+    if name not in about.files:
+        raise ConfigError(f"{path / _ABOUT} says nothing of {name}", hint=_AGAIN)
+    if not file.is_file():
+        raise WeightsError(f"{file} is missing", hint=_AGAIN)
+    if (found := _sha256(file)) != about.files[name]:
+        raise WeightsError(f"{file} was changed: its sha256 is {found}, stated is {about.files[name]}", hint=_AGAIN)
+    return file
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_TEXT:
+            raise ConfigError(f"{path} has {path.stat().st_size} bytes", hint=f"at most {_MOST_TEXT} are read")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}", hint=_AGAIN) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="check the path") from None
+    return digest.hexdigest()
+
+
+def _values(path: Path, graph: Graph) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The values of the graph's inputs, and those that are saved as right. Raises `WeightsError` for what is missing, too much or of another type."""
+    entries = {entry.name: entry for entry in read_safetensors_header(path, lambda name: True)}
+    wanted = {item.value.name: item.value.type for item in graph.inputs if item.role is not Role.CONSTANT}
+    outputs = {_SAVED + name: graph.types[name] for name in graph.outputs}
+    problems = [f"%{name} has no values" for name in wanted if name not in entries]
+    problems += [f"{name!r} is no input or output" for name in entries if name not in wanted and name not in outputs]
+    found: dict[str, Array] = {}
+    for name, tensor in (wanted | outputs).items():
+        entry = entries.get(name)
+        if entry is None:
+            continue
+        shape, dtype = _stored(tensor)
+        if entry.dtype.numpy != dtype or (name in wanted and entry.shape != shape):
+            problems.append(f"%{name}: {tensor}, the values are {entry.dtype.value}{list(entry.shape)}")
+            continue
+        raw = np.fromfile(path, np.uint8, entry.nbytes, offset=entry.offset)
+        found[name] = raw.view(dtype).reshape(entry.shape)
+    if problems:
+        raise WeightsError(f"{path} does not fit the graph: {'; '.join(problems[:5])}", hint=_AGAIN)
+    saved = {name.removeprefix(_SAVED): array for name, array in found.items() if name in outputs}
+    return {name: array for name, array in found.items() if name in wanted}, saved
+
+
+def _stored(tensor: TensorType) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and dtype of a value in the file: blocks are rows of bytes."""
+    shape = tensor.static_shape
+    if tensor.dtype.is_block:
+        try:
+            return (*shape[:-1], tensor.dtype.nbytes(shape[-1])), np.dtype(np.uint8)
+        except (OstinatoError, IndexError) as error:
+            raise WeightsError(f"{tensor} does not hold whole blocks", hint=_AGAIN) from error
+    return shape, tensor.dtype.numpy
+
+
+def _readme(about: ReproFile) -> str:
+    lines = [
+        "A repro bundle of Ostinato: a few operators of a model, with the values that they read, that show a fault.",
+        "",
+        f"Fault     {about.fault}",
+        f"Model     {about.model or '-'} (entry {about.entry}), not needed to run this",
+        f"Compares  {about.left} with {about.right}, "
+        + ("bit for bit" if about.absolute == about.relative == 0 else f"within {about.absolute:.3g} + {about.relative:.3g} * |left|"),
+        f"Expected  {about.expected}",
+        f"Made on   {about.environment.target} ({about.environment.isa}), library {about.environment.library}",
+        "",
+        "Run it in the folder that holds this one (exit code 0: the expected outcome, 1: another one):",
+        "",
+        f"    ostinato repro {{this folder}}{' --extension MODULE:FUNCTION' if about.needs.any else ''}",
+        "",
+    ]
+    if about.needs.any:
+        missing = [f"operator {name}" for name in about.needs.operators] + [f"row {name}" for name in about.needs.rows]
+        lines += [
+            f"It needs code that is not in the library: {', '.join(missing)}.",
+            "MODULE:FUNCTION names a function without arguments that adds it with ostinato.extend.",
+            "",
+        ]
+    lines += [
+        f"{_GRAPH}          the operators, in the text form of graphs",
+        f"{_VALUES}  their inputs and weights" + (f"; {_SAVED}NAME: outputs that are right" if about.left == "saved" else ""),
+        f"{_ABOUT}         what was compared, where, and the sha256 of the other files",
+    ]
+    if _PLAN in about.files:
+        lines.append(f"{_PLAN}          the plan, whose places are the fault")
+    return "\n".join([*lines, ""])

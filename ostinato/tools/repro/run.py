@@ -1,0 +1,142 @@
+"""Runs a repro bundle on a device of this machine, in the ways that it states, and says whether the outcome is the one that it states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ostinato.backend_hip.user_rows import user_rows
+from ostinato.compiler import open_device
+from ostinato.ir.errors import CapacityError, ConfigError
+from ostinato.ir.graph import Graph
+from ostinato.ir.interp import interpret
+from ostinato.ir.ops import OP, added_operators
+from ostinato.ir.types import Array
+from ostinato.runtime.device import Device
+from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.repro.bundle import Bundle, read_bundle
+from ostinato.tools.repro.cut import Cut
+from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst
+
+__all__ = ["judge", "needs_of", "repro", "run_way", "worst_of"]
+
+Outputs = Mapping[str, Array]
+
+
+def repro(
+    path: str | os.PathLike[str] | Bundle, *, device: str | Device = "auto", own_rows: bool = False
+) -> ReproReport:
+    """Runs a bundle. `own_rows`: with the rows that this device chooses, not those that the bundle names.
+
+    Raises what reading a bundle raises; `ConfigError` for operators, rows and modes that are not here (with what to do); what running raises.
+    """
+    bundle = path if isinstance(path, Bundle) else read_bundle(Path(path))
+    about, opened = bundle.about, open_device(device)
+    _require(about.needs, bundle.cut)
+    cut = Cut(bundle.cut.graph, bundle.cut.values, {} if own_rows else bundle.cut.rows, bundle.cut.places)
+    outcome, worst = judge(
+        cut, bundle.saved, opened, about.left, about.right, about.absolute, about.relative, about.runs
+    )
+    made = about.environment
+    return ReproReport(
+        ok=outcome == about.expected,
+        path="" if isinstance(path, Bundle) else str(path),
+        fault=about.fault,
+        expected=about.expected,
+        outcome=outcome,
+        left=about.left,
+        right=about.right,
+        absolute=about.absolute,
+        relative=about.relative,
+        device=f"{opened.name} ({opened.isa})",
+        nodes=about.nodes,
+        rows=cut.rows,
+        own_rows=own_rows,
+        runs=about.runs,
+        worst=worst,
+        same_environment=(made.target, made.isa) == (opened.target.name, opened.isa),
+    )
+
+
+def judge(
+    cut: Cut, saved: Outputs, device: Device, left: Way, right: Way, absolute: float, relative: float, runs: int
+) -> tuple[Outcome, Worst | None]:
+    """How `right` compares with `left`, each run `runs` times, and the largest difference where there is one."""
+    try:
+        good, found = run_way(cut, saved, device, left, 1)[0], run_way(cut, saved, device, right, runs)
+    except MemoryError:
+        raise CapacityError("there is no memory for the values of this bundle") from None
+    for again in found[1:]:
+        if (worst := worst_of(found[0], again, 0.0, 0.0)) is not None:
+            return "not repeated", worst
+    worst = worst_of(good, found[0], absolute, relative)
+    return ("agreement" if worst is None else "mismatch"), worst
+
+
+def run_way(cut: Cut, saved: Outputs, device: Device, way: Way, runs: int) -> list[dict[str, Array]]:
+    """Valid rows of the outputs in one way, run by run."""
+    if way == "saved":
+        return [dict(saved)]
+    if way == "reference":
+        return [cut.valid(interpret(cut.graph, cut.values).outputs)]
+    executable = cut.load(device, way)
+    found = []
+    for _ in range(runs):
+        for buffer in (executable.regions.arena, executable.regions.io):  # nothing may depend on what was there
+            buffer.fill(0xFF)
+        found.append(cut.run(executable))
+    return found
+
+
+def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) -> Worst | None:
+    """The element that is furthest beyond the limits, None where all keep them (with limits of 0: where all bits are equal)."""
+    worst: Worst | None = None
+    furthest = 0.0
+    for name, a in left.items():
+        b = right.get(name)
+        if b is None or a.shape != b.shape:
+            raise ConfigError(f"left has {name} of shape {a.shape}, right {None if b is None else b.shape}")
+        if bits_equal(a, b) or not a.size:
+            continue
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(x - y)
+            one_nan, both = np.isnan(x) != np.isnan(y), np.isnan(x) & np.isnan(y)
+            difference = np.where(one_nan, np.inf, np.where(both | (x == y), 0.0, difference))
+            beyond = difference - absolute - relative * np.nan_to_num(np.abs(x), posinf=0.0)
+        place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        exact = absolute == relative == 0
+        if (exact and worst is None) or float(beyond[place]) > furthest:
+            furthest = max(furthest, float(beyond[place]))
+            worst = Worst(
+                output=name,
+                index=tuple(int(i) for i in place),
+                left=float(x[place]),
+                right=float(y[place]),
+                difference=float(difference[place]),
+            )
+    return worst
+
+
+def needs_of(graph: Graph, rows: Mapping[str, str], extension: str = "") -> Needs:
+    """What of a cut is the user's: operators and rows that were added. `extension` is what adds them, if known."""
+    added, operators = {row.identity for row in user_rows()}, {opdef.name for opdef in added_operators()}
+    used = {f"{node.op}@{rows[node.name]}" for node in graph.nodes if node.name in rows}
+    own = tuple(sorted({node.op for node in graph.nodes} & operators))
+    return Needs(operators=own, rows=tuple(sorted(used & added)), extension=extension)
+
+
+def _require(needs: Needs, cut: Cut) -> None:
+    """Raises `ConfigError` for code of the user's that is not there."""
+    added = {row.identity for row in user_rows()}
+    missing = [f"operator {name}" for name in needs.operators if name not in OP]
+    missing += [f"row {name}" for name in needs.rows if name not in added and name.partition("@")[2] in cut.rows.values()]
+    if missing:
+        told = f" (it was {needs.extension})" if needs.extension else ""
+        raise ConfigError(
+            f"the bundle needs {', '.join(missing)}, which the library does not have",
+            hint=f"give --extension module:function, which adds them with ostinato.extend{told}",
+        )

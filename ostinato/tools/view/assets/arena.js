@@ -1,0 +1,302 @@
+// The arena over time: a map of slots with steps across and bytes upwards, the occupancy above it, and who lives at one step beside it.
+//
+// Wheel: zoom at the pointer (with Shift only steps, with Alt only bytes). Drag: pan. Double click: the slot under the pointer fills the map, or all of it is
+// shown again. Click: the node that made what lies there is selected. A selected node's slots stand out, those it writes and those it reads.
+"use strict";
+
+(() => {
+  const { element, bytes, count, css } = ostinato;
+  const plots = ostinato.plots;
+  const LEFT = 66, RIGHT = 12, TOP = 8, FOOT = 22, BAND = 13, MOST_LABELS = 160;
+
+  class ArenaPanel {
+    constructor(place, data, bus) {
+      this.bus = bus;
+      this.by = "role";
+      this.only = null; // the legend's entry that alone has its colour
+      this.hovered = -1;
+      this.canvas = element("canvas", { tabindex: "0", "aria-label": "The arena over time: steps across, bytes upwards" });
+      this.stage = element("div.stage", {}, this.canvas);
+      this.small = element("canvas", { "aria-label": "Where in the arena the map is" });
+      this.legend = element("div.legend");
+      this.facts = element("div.facts");
+      this.side = element("div.tenants");
+      this.devices = element("span");
+      this.space = new ostinato.Space(data, bus);
+      place.append(
+        element("div.arena", {},
+          element("div.bar", {},
+            this.devices,
+            plots.choice("Colour by", ["role", "operator", "layer"], this.by, (by) => { this.by = by; this.only = null; this.recolour(); }),
+            this.legend,
+            element("span.choice", {},
+              element("button", { title: "Zoom in (+)", onclick: () => this.zoom(0.6) }, "+"),
+              element("button", { title: "Zoom out (-)", onclick: () => this.zoom(1 / 0.6) }, "−"),
+              element("button", { title: "To the fullest step (p)", onclick: () => this.toPeak() }, "peak"),
+              element("button", { title: "All of it (0)", onclick: () => this.look(this.map.whole) }, "all"))),
+          element("div.split", {}, this.stage, element("div.beside", {}, this.facts, element("div.minimap", {}, this.small), this.side)),
+          this.space.element));
+      this.draw = plots.framed(() => this.paint());
+      this.canvas.frames = this.draw.times;
+      new ResizeObserver(() => this.draw()).observe(this.stage);
+      this.listen();
+      bus.on("entry", () => this.open(bus.entry()));
+      bus.on("select", () => this.chosen());
+      bus.on("theme", () => this.recolour());
+      this.open(bus.entry());
+    }
+
+    open(entry, arena = 0) {
+      this.entry = entry;
+      this.stage.parentElement.hidden = !entry.plan;
+      this.space.open(entry);
+      if (!entry.plan) return;
+      this.map = new ostinato.SlotMap(entry.plan, arena);
+      this.arena = arena;
+      this.view = this.map.whole;
+      this.step = this.map.arena.peak_step;
+      this.devices.replaceChildren(...(entry.plan.arenas.length < 2 ? [] : [
+        plots.choice("Device", entry.plan.arenas.map((item) => item.device), this.map.arena.device,
+          (device) => this.open(entry, entry.plan.arenas.findIndex((item) => item.device === device)))]));
+      const stats = this.map.arena, gap = stats.gap ? `${plots.percent(stats.gap)} above the bound` : "at the bound";
+      this.facts.replaceChildren(
+        element("b", {}, bytes(stats.arena_bytes)), ` arena, ${gap}`, element("br"),
+        element("span.soft", {}, `${count(this.map.slots.length)} slots, ${bytes(stats.sum_bytes)} without reuse, ${stats.status}`));
+      this.space.at(this.map.arena.device);
+      this.chosen();
+      this.recolour();
+    }
+
+    // --- colours
+
+    keyOf(place) {
+      const { role, op, layer } = this.map.plan.slots, slot = this.map.slots[place];
+      return this.by === "role" ? this.map.plan.roles[role[slot]] : this.by === "operator" ? ostinato.text(op[slot]) || "workspace" : layer[slot];
+    }
+
+    recolour() {
+      if (!this.map) return;
+      const weights = new Map();
+      this.map.slots.forEach((_, place) => {
+        const area = this.map.bytes[place] * (this.map.last[place] - this.map.first[place]), key = this.keyOf(place);
+        weights.set(key, (weights.get(key) || 0) + area);
+      });
+      const keys = [...weights.keys()], roles = this.map.plan.roles;
+      if (this.by === "role") keys.sort((a, b) => roles.indexOf(a) - roles.indexOf(b));
+      else if (this.by === "layer") keys.sort((a, b) => a - b);
+      else keys.sort((a, b) => weights.get(b) - weights.get(a));
+      this.layers = this.map.plan.steps.layer.reduce((most, layer) => Math.max(most, layer + 1), 1);
+      this.colours = new Map(keys.map((key, index) => [key,
+        this.by === "role" ? plots.colours.role(key) : this.by === "layer" ? plots.colours.layer(key, this.layers) : plots.colours.many(index)]));
+      this.showLegend(keys);
+      this.refill();
+    }
+
+    /** The pixels that slots are painted with: pale where something else is asked for; what is coloured by role is a little lighter in every second layer. */
+    refill() {
+      const paper = plots.rgb(css("--paper")), made = new Map();
+      for (const [key, colour] of this.colours) {
+        const plain = plots.rgb(colour), every = plots.mix(plain, paper, 0.17), pale = plots.mix(plain, paper, 0.72);
+        made.set(key, [plain, every, pale].map((shown) => ({ fill: plots.pixel(shown), edge: plots.pixel(plots.mix(shown, paper, 0.45)), bright: plots.brightness(shown) })));
+      }
+      const number = this.map.slots.length, layer = this.map.plan.slots.layer;
+      this.fills = new Uint32Array(number);
+      this.edges = new Uint32Array(number);
+      this.dark = new Uint8Array(number); // whether black text can be read on it
+      for (let place = 0; place < number; place += 1) {
+        const key = this.keyOf(place);
+        const pale = this.only !== null ? key !== this.only : this.selected && !this.selected.made.has(place) && !this.selected.read.has(place);
+        const { fill, edge, bright } = made.get(key)[pale ? 2 : this.by === "role" && layer[this.map.slots[place]] % 2 === 1 ? 1 : 0];
+        this.fills[place] = fill;
+        this.edges[place] = edge;
+        this.dark[place] = pale ? 2 : bright > 0.55 ? 1 : 0;
+      }
+      this.background = plots.pixel(plots.rgb(css("--sunken")));
+      this.overview = null;
+      this.draw();
+    }
+
+    showLegend(keys) {
+      const isolate = (key) => { this.only = this.only === key ? null : key; this.showLegend(keys); this.refill(); };
+      const chip = (key) => element("button.key", { "aria-pressed": String(this.only === key), title: "Only this one in colour", onclick: () => isolate(key) },
+        element("i", { style: `background:${this.colours.get(key)}` }), typeof key === "number" ? key < 0 ? "no layer" : `layer ${key}` : key);
+      if (this.by !== "layer" || keys.length <= 6) { this.legend.replaceChildren(...keys.map(chip)); return; }
+      const wheel = element("span.wheel", {}, ...keys.filter((key) => key >= 0).map((key) => element("button.cell", {
+        "aria-pressed": String(this.only === key), title: `layer ${key}`, "aria-label": `layer ${key}`, style: `background:${this.colours.get(key)}`, onclick: () => isolate(key) })));
+      this.legend.replaceChildren(...keys.filter((key) => key < 0).map(chip), element("span.soft", {}, "layer 0"), wheel, element("span.soft", {}, String(keys[keys.length - 1])));
+    }
+
+    // --- what is looked at
+
+    look(view) {
+      const whole = this.map.whole;
+      const range = (low, high, from, to, least) => {
+        const size = Math.min(to - from, Math.max(least, high - low)), middle = (low + high) / 2;
+        const start = Math.min(to - size, Math.max(from, middle - size / 2));
+        return [start, start + size];
+      };
+      const [left, right] = range(view.left, view.right, 0, whole.right, Math.min(whole.right, 3));
+      const [bottom, top] = range(view.bottom, view.top, 0, whole.top, Math.min(whole.top, 1024));
+      this.view = { left, right, bottom, top };
+      this.draw();
+    }
+
+    /** Zooms by a factor about a point of the map, by default its middle. */
+    zoom(by, at = null, across = true, up = true) {
+      const { left, right, bottom, top } = this.view, x = at ? at.step : (left + right) / 2, y = at ? at.byte : (bottom + top) / 2;
+      this.look({
+        left: across ? x + (left - x) * by : left, right: across ? x + (right - x) * by : right,
+        bottom: up ? y + (bottom - y) * by : bottom, top: up ? y + (top - y) * by : top });
+    }
+
+    toPeak() {
+      const step = this.map.arena.peak_step, half = Math.max(6, this.map.steps / 24);
+      this.pin(step);
+      this.look({ ...this.map.whole, left: step + 0.5 - half, right: step + 0.5 + half });
+    }
+
+    /** Moves the map so that one of these slots is inside, if none is. */
+    reveal(places) {
+      const { left, right, bottom, top } = this.view, { first, last, offset, bytes: sizes } = this.map;
+      if (places.some((place) => first[place] < right && last[place] > left && offset[place] < top && offset[place] + sizes[place] > bottom)) return;
+      const step = (first[places[0]] + Math.min(last[places[0]], first[places[0]] + right - left)) / 2, byte = offset[places[0]] + sizes[places[0]] / 2;
+      this.look({ left: step - (right - left) / 2, right: step + (right - left) / 2, bottom: byte - (top - bottom) / 2, top: byte + (top - bottom) / 2 });
+    }
+
+    pin(step) {
+      this.step = Math.min(this.map.steps - 1, Math.max(0, Math.floor(step)));
+      this.showTenants();
+      this.draw();
+    }
+
+    chosen() {
+      if (!this.map) return;
+      const chosen = this.bus.selection;
+      this.selected = chosen ? this.map.touched(chosen.node) : null;
+      if (this.selected && !this.selected.made.size && !this.selected.read.size) this.selected = null;
+      if (this.selected && this.selected.steps.size) this.step = Math.min(...this.selected.steps);
+      if (this.selected && this.selected.made.size) this.reveal([...this.selected.made]);
+      this.showTenants();
+      if (this.colours) this.refill();
+    }
+
+    showTenants() {
+      const map = this.map, all = map.tenants(this.step), usage = map.usage(this.step);
+      const peak = this.step === map.arena.peak_step ? " (the peak)" : "";
+      const largest = all.length ? map.bytes[all[0]] : 1;
+      const rows = all.slice(0, 60).map((place) => element("button.tenant", {
+        title: `${bytes(map.bytes[place])} at ${map.offset[place]}, steps ${map.first[place]} to ${map.last[place] - 1}`,
+        onclick: () => this.select(place, this.step), onpointerenter: () => { this.hovered = place; this.draw(); }, onpointerleave: () => { this.hovered = -1; this.draw(); } },
+      element("i", { style: `width:${(100 * map.bytes[place] / largest).toFixed(1)}%` }), element("span.name", {}, this.label(place, this.step)), element("span.much", {}, bytes(map.bytes[place]))));
+      this.side.replaceChildren(
+        element("div.head", {}, element("b", {}, `step ${this.step}${peak}`), " ", element("button.link", { onclick: () => this.bus.select({ node: map.node(this.step) }) }, map.node(this.step)),
+          element("div.soft", {}, `${bytes(usage.live)} live in ${count(all.length)} slots${usage.extent > usage.live ? `, ${bytes(usage.extent - usage.live)} of holes below` : ""}`)),
+        ...rows, all.length > 60 ? element("div.soft", {}, `and ${all.length - 60} smaller ones`) : "");
+    }
+
+    /** The name of the value that a slot holds at a step. */
+    label(place, step) {
+      const values = this.map.values(place);
+      return values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]).name.replace(/^#/, "");
+    }
+
+    select(place, step) {
+      const values = this.map.values(place);
+      const held = values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]);
+      this.bus.select({ node: held.made >= 0 ? this.map.node(held.made) : held.name });
+    }
+
+    // --- the pointer and the keys
+
+    listen() {
+      const canvas = this.canvas;
+      let drag = null;
+      canvas.addEventListener("wheel", (event) => {
+        event.preventDefault();
+        const by = Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300)) * (event.ctrlKey ? 2 : 1));
+        if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX, 0);
+        else this.zoom(by, this.place(event), !event.altKey, !event.shiftKey);
+      }, { passive: false });
+      canvas.addEventListener("pointerdown", (event) => {
+        canvas.setPointerCapture(event.pointerId);
+        drag = { x: event.clientX, y: event.clientY, moved: 0 };
+      });
+      canvas.addEventListener("pointermove", (event) => {
+        if (!drag) { this.hover(event); return; }
+        drag.moved += Math.abs(event.clientX - drag.x) + Math.abs(event.clientY - drag.y);
+        if (drag.moved > 4) { canvas.classList.add("dragged"); plots.hideTip(); this.pan(drag.x - event.clientX, drag.y - event.clientY); }
+        [drag.x, drag.y] = [event.clientX, event.clientY];
+      });
+      canvas.addEventListener("pointerup", (event) => {
+        canvas.classList.remove("dragged");
+        const still = drag && drag.moved <= 4;
+        drag = null;
+        if (!still || !this.map) return;
+        const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
+        if (found >= 0) this.select(found, at.step); else this.pin(at.step);
+      });
+      canvas.addEventListener("pointerleave", () => { this.hovered = -1; plots.hideTip(); this.draw(); });
+      canvas.addEventListener("dblclick", (event) => {
+        const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
+        if (found < 0) { this.look(this.map.whole); return; }
+        const [first, last, low, size] = [this.map.first, this.map.last, this.map.offset, this.map.bytes].map((column) => column[found]);
+        this.look({ left: first - (last - first) * 0.3, right: last + (last - first) * 0.3, bottom: low - size * 0.6, top: low + size * 1.6 });
+      });
+      canvas.addEventListener("keydown", (event) => {
+        const keys = { ArrowLeft: () => this.pan(-60, 0), ArrowRight: () => this.pan(60, 0), ArrowUp: () => this.pan(0, -60), ArrowDown: () => this.pan(0, 60),
+          "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.look(this.map.whole), p: () => this.toPeak() };
+        if (keys[event.key] && this.map) { keys[event.key](); event.preventDefault(); }
+      });
+      const jump = (event) => {
+        const box = this.small.getBoundingClientRect(), whole = this.map.whole, { left, right, bottom, top } = this.view;
+        const step = (event.clientX - box.left) / box.width * whole.right, byte = (1 - (event.clientY - box.top) / box.height) * whole.top;
+        this.look({ left: step - (right - left) / 2, right: step + (right - left) / 2, bottom: byte - (top - bottom) / 2, top: byte + (top - bottom) / 2 });
+      };
+      this.small.addEventListener("pointerdown", (event) => { this.small.setPointerCapture(event.pointerId); jump(event); });
+      this.small.addEventListener("pointermove", (event) => { if (event.buttons) jump(event); });
+    }
+
+    pan(x, y) {
+      const { left, right, bottom, top } = this.view, across = (right - left) / this.box.width, up = (top - bottom) / this.box.height;
+      this.look({ left: left + x * across, right: right + x * across, bottom: bottom - y * up, top: top - y * up });
+    }
+
+    /** Where an event is: step, byte, and whether it is inside the map. */
+    place(event) {
+      const bounds = this.canvas.getBoundingClientRect(), box = this.box, { left, right, bottom, top } = this.view;
+      const x = event.clientX - bounds.left - box.left, y = event.clientY - bounds.top - box.top;
+      return { step: left + x / box.width * (right - left), byte: top - y / box.height * (top - bottom), inside: x >= 0 && x < box.width && y >= 0 && y < box.height };
+    }
+
+    hover(event) {
+      if (!this.map) return;
+      const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
+      if (found !== this.hovered) { this.hovered = found; this.draw(); }
+      if (found >= 0) { plots.showTip(event, ...ostinato.slotTip(this.map, found, at.step)); return; }
+      const step = Math.floor(at.step);
+      if (step < 0 || step >= this.map.steps || !this.canvas.parentElement) { plots.hideTip(); return; }
+      const usage = this.map.usage(step);
+      plots.showTip(event, element("b", {}, `step ${step}`), plots.fact("node", this.map.node(step)), plots.fact("live", bytes(usage.live)),
+        plots.fact("highest byte", bytes(usage.extent)), usage.extent > usage.live ? plots.fact("holes", plots.percent(1 - usage.live / usage.extent)) : null);
+    }
+
+    // --- the picture
+
+    paint() {
+      const width = this.stage.clientWidth, height = this.stage.clientHeight;
+      if (!this.map || width < 120 || height < 90) return;
+      ostinato.paintArena(this, width, height);
+      const side = this.small.parentElement.clientWidth;
+      if (side > 40) ostinato.paintOverview(this, side);
+      this.canvas.dataset.drawn = this.drawn;
+      this.canvas.dataset.view = [this.view.left, this.view.right, this.view.bottom, this.view.top].join(" ");
+    }
+  }
+
+  ostinato.arenaLayout = { LEFT, RIGHT, TOP, FOOT, BAND, MOST_LABELS };
+  ostinato.panel("arena", {
+    title: "Arena",
+    available: (data) => data.entries.some((entry) => entry.plan),
+    render: (place, data, bus) => { place.view = new ArenaPanel(place, data, bus); },
+  });
+})();
