@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ostinato import hip, ops
+    from ostinato.artifact import Artifact, load_executable, read_artifact
     from ostinato.compiler import (
         Lowered,
         Planned,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from ostinato.runtime.training.sft import ExampleDataset
     from ostinato.runtime.training.step import TrainStep
     from ostinato.tools.compare import compare
+    from ostinato.tools.profile.breakeven import breakeven
     from ostinato.tools.view.pictures import view
     from ostinato.tracing import TraceSession
     from ostinato.training import Recipe, plan_training, train_step
@@ -84,6 +86,7 @@ __all__ = [
     "SGD",
     "AdamW",
     "AddressChanged",
+    "Artifact",
     "ArtifactError",
     "AsyncTextStream",
     "BackendError",
@@ -140,6 +143,7 @@ __all__ = [
     "VerificationError",
     "WeightsError",
     "__version__",
+    "breakeven",
     "chat_examples",
     "compare",
     "compile",
@@ -148,15 +152,18 @@ __all__ = [
     "extend",
     "hip",
     "load",
+    "load_executable",
     "new_model",
     "ops",
     "plan_training",
+    "read_artifact",
     "trace",
     "train_step",
     "view",
 ]
 
 _HOMES = {
+    "ostinato.artifact": ("Artifact", "load_executable", "read_artifact"),
     "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "compile_encoder", "trace"),
     "ostinato.embedder": ("Embedder",),
     "ostinato.extending": ("Extension", "extend"),
@@ -190,11 +197,12 @@ _HOMES = {
     "ostinato.runtime.training.sft": ("ExampleDataset",),
     "ostinato.runtime.training.step": ("TrainStep",),
     "ostinato.tools.compare": ("compare",),
+    "ostinato.tools.profile.breakeven": ("breakeven",),
     "ostinato.tools.view.pictures": ("view",),
     "ostinato.tracing": ("TraceSession",),
     "ostinato.training": ("Recipe", "plan_training", "train_step"),
 }
-_LATER = ("audit", "breakeven", "load_executable")
+_LATER = ("audit",)
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -51,6 +51,9 @@ from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import Route, bucket_entries, bucket_sizes, check_progress, context_length, settle_route
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
+from ostinato.saving.manifest import Request
+from ostinato.saving.request import request_of
+from ostinato.saving.save import ArtifactSaver
 
 __all__ = [
     "Entries",
@@ -136,7 +139,9 @@ class Planned:
         sources = {self.lowered.name: self.lowered.graph}
         decisions = {self.lowered.name: self.lowered.decisions}
         relower = {self.lowered.name: self.lowered.relower}
-        program = Program(self.program, graphs, self.lowered.target, source, sources, decisions, relower=relower)
+        saver = ArtifactSaver(Request(kind="staged", mode=mode, capture=route.capture))
+        done = self.lowered.validations
+        program = Program(self.program, graphs, self.lowered.target, source, sources, decisions, done, relower, saver)
         return load_program(program, route, kind=Executable)
 
 
@@ -437,7 +442,11 @@ def compile(  # noqa: A001 - the design's public name
     entries = traced.at(bucket_entries("prefill", batches, lengths))
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
-    return load_entries(entries, route, options, settings, validate=validate, progress=progress, kind=TextExecutable)
+    sizes = {"B": batches, "T": lengths}
+    asked = request_of("text", precision, mode, options, settings, route, buckets=sizes, context=context, logits=logits)
+    return load_entries(
+        entries, route, options, settings, asked, validate=validate, progress=progress, kind=TextExecutable
+    )
 
 
 def compile_encoder(
@@ -473,7 +482,11 @@ def compile_encoder(
     entries = traced.at(bucket_entries("embed", batches, lengths))
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
-    return load_entries(entries, route, options, settings, validate=validate, progress=progress, kind=EmbedExecutable)
+    sizes = {"B": batches, "T": lengths}
+    asked = request_of("encoder", precision, mode, options, settings, route, buckets=sizes)
+    return load_entries(
+        entries, route, options, settings, asked, validate=validate, progress=progress, kind=EmbedExecutable
+    )
 
 
 def load_entries(
@@ -481,15 +494,17 @@ def load_entries(
     route: Route,
     options: PipelineOptions,
     settings: PlanSettings,
+    request: Request,
     *,
     validate: str | None,
     progress: Progress | None,
     kind: type[_E],
 ) -> _E:
-    """The entries of a program on a route: lowered, with rows validated as `validate` says, planned, checked and loaded. Raises what `compile` raises."""
+    """The entries of a program on a route: lowered, with rows validated as `validate` says, planned, checked and loaded. `request` is what was asked for, for
+    who compiles a saved program again. Raises what `compile` raises."""
     target = with_validation(route.device.target, validate, progress)
     program = plan_text_program(entries, target, options, settings)
-    return load_program(program, route, progress=progress, kind=kind)
+    return load_program(replace(program, saver=ArtifactSaver(request)), route, progress=progress, kind=kind)
 
 
 def open_model(model: Model | str | os.PathLike[str]) -> Model:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from tokenizers.normalizers import Lowercase
 
-from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, plan_settings, trace
+from ostinato.artifact import Weights, open_artifact
+from ostinato.compiler import Passes, open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -17,24 +19,14 @@ from ostinato.ir.errors import ConfigError, DTypeError, ShapeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.ir.types import Array
-from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.weights import Progress
+from ostinato.served import serve_encoder
 
-__all__ = ["Embedder", "encoder_entries"]
-
-STEP_TOKENS = 512
-"""Tokens of one step, where the longest text has no more: enough to read the weights seldom, few enough for the activations to stay in the cache."""
-STEP_TEXTS = 256
-
-
-def encoder_entries(model: Model, longest: int, precision: str | PrecisionPolicy = "auto") -> Entries:
-    """The graph that an `Embedder` of texts of up to `longest` tokens plans."""
-    traced = trace(model, "embed", precision=precision)
-    return traced.at({"embed": {"N": max(STEP_TOKENS, longest), "R": STEP_TEXTS}})
+__all__ = ["Embedder"]
 
 
 class Embedder:
@@ -70,20 +62,62 @@ class Embedder:
     ) -> None:
         route = settle_route(open_device(device, threads, isa), mode, on_fallback, capture, markers)
         check_progress(progress)
-        self.model = open_model(model)
-        self.recipe = self.model.checkpoint.embedding_recipe()
-        positions = self.model.config.max_position_embeddings
+        self._describe(open_model(model), max_seq_length)
+        self._start(
+            serve_encoder(
+                self.model,
+                route,
+                max_seq_length=self.max_seq_length,
+                precision=precision,
+                mode=mode,
+                memory_limit=memory_limit,
+                reuse=reuse,
+                levels=levels,
+                disable=disable,
+                policy=policy,
+                passes=passes,
+                validate=validate,
+                progress=progress,
+            )
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str | Device = "auto",
+        mode: str = "auto",
+        trust: bool = False,
+        recompile: bool = False,
+        weights: Weights | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """The `Embedder` that `save` wrote, without compiling it: arguments and errors are those of `ostinato.load_executable`, and `ConfigError` for an
+        artifact of something else."""
+        opened = open_artifact(path, device, mode, trust=trust, recompile=recompile, weights=weights, progress=progress)
+        made = cls.__new__(cls)
+        executable = opened.of_kind("embedder", EmbedExecutable, "an Embedder")
+        made._describe(opened.model, opened.request.max_seq_length)
+        made._start(executable)
+        return made
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False, whole: bool = False) -> Path:
+        """Writes what this compiled to one file, for `Embedder.load` and the commands; see `Executable.save`."""
+        return self.executable.save(path, weights=weights, whole=whole)
+
+    def _describe(self, model: Model, max_seq_length: int | None) -> None:
+        """The model, how it pools, and where texts are cut."""
+        self.model = model
+        self.recipe = model.checkpoint.embedding_recipe()
+        positions = model.config.max_position_embeddings
         own = min(self.recipe.max_length or positions, positions)
         self.max_seq_length = own if max_seq_length is None else integer(max_seq_length, "max_seq_length", low=1)
         if self.max_seq_length > positions:
             raise ConfigError(f"max_seq_length {self.max_seq_length} is more than the model's {positions} positions")
-        entries = encoder_entries(self.model, self.max_seq_length, precision)
-        traced, _ = next(iter(entries.values()))
-        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-        settings = plan_settings(memory_limit, reuse, mode)
-        self.executable = load_entries(
-            entries, route, options, settings, validate=validate, progress=progress, kind=EmbedExecutable
-        )
+
+    def _start(self, executable: EmbedExecutable) -> None:
+        self.executable = executable
         self.executable.prewarm()
 
     def explain(self, node: str) -> Explanation:

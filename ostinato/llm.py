@@ -10,17 +10,18 @@ import functools
 import os
 from collections.abc import Generator as Iteration
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from ostinato.compiler import Entries, Passes, load_entries, open_device, open_model, plan_settings, positions_of, trace
+from ostinato.artifact import Weights, open_artifact
+from ostinato.compiler import Passes, open_device, open_model, positions_of
 from ostinato.frontend.chat import listed, render
-from ostinato.frontend.model import CacheShape, Model
+from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import BoundsError, ConfigError, DTypeError
 from ostinato.ir.explain import Explanation
 from ostinato.ir.precision import PrecisionPolicy
-from ostinato.passes.pipeline import settled_options
 from ostinato.passes.policy import Policy
 from ostinato.runtime.background import AsyncEvents, Worker
 from ostinato.runtime.device import Device
@@ -31,25 +32,12 @@ from ostinato.runtime.output import AsyncTextStream, RequestOutput, TextStream, 
 from ostinato.runtime.request import Request, TokenEvent
 from ostinato.runtime.sampling import DefaultInt, SamplingParams
 from ostinato.runtime.weights import Progress
+from ostinato.served import serve_decoder
 
-__all__ = ["LLM", "decoder_entries", "recommended"]
+__all__ = ["LLM", "recommended"]
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-PREFILL_TOKENS = 512
-"""Tokens of one prefill step; longer prompts are cut into chunks of this size."""
-
-
-def decoder_entries(model: Model, sequences: int, context: int, precision: str | PrecisionPolicy = "auto") -> Entries:
-    """The graphs that an `LLM` of so many sequences of so many positions plans: a prefill step and a decode step."""
-    cache = CacheShape(sequences, context, 1)
-    prefill = trace(model, "step", cache=cache, precision=precision, sampling=True)
-    decode = trace(model, "decode", cache=cache, precision=precision)
-    tokens = min(PREFILL_TOKENS, context * sequences)
-    return {
-        **prefill.at({f"prefill[N={tokens},R={sequences}]": {"N": tokens, "R": sequences}}),
-        **decode.at({f"decode[R={sequences}]": {"R": sequences}}),
-    }
 
 
 class LLM:
@@ -92,13 +80,55 @@ class LLM:
         check_progress(progress)
         self.model = open_model(model)
         self.context = positions_of(self.model, context)
-        entries = decoder_entries(self.model, max_num_seqs, self.context, precision)
-        traced, _ = next(iter(entries.values()))
-        options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-        settings = plan_settings(memory_limit, reuse, mode)
-        self.executable = load_entries(
-            entries, route, options, settings, validate=validate, progress=progress, kind=TextExecutable
+        self._start(
+            serve_decoder(
+                self.model,
+                route,
+                max_num_seqs=max_num_seqs,
+                context=self.context,
+                precision=precision,
+                mode=mode,
+                memory_limit=memory_limit,
+                reuse=reuse,
+                levels=levels,
+                disable=disable,
+                policy=policy,
+                passes=passes,
+                validate=validate,
+                progress=progress,
+            ),
+            enable_prefix_caching,
         )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        enable_prefix_caching: bool = True,
+        device: str | Device = "auto",
+        mode: str = "auto",
+        trust: bool = False,
+        recompile: bool = False,
+        weights: Weights | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """The `LLM` that `save` wrote, without compiling it: arguments and errors are those of `ostinato.load_executable`, and `ConfigError` for an artifact of
+        something else."""
+        opened = open_artifact(path, device, mode, trust=trust, recompile=recompile, weights=weights, progress=progress)
+        made = cls.__new__(cls)
+        made.model = opened.model
+        executable = opened.of_kind("llm", TextExecutable, "an LLM")
+        made.context = executable.context
+        made._start(executable, enable_prefix_caching)
+        return made
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False, whole: bool = False) -> Path:
+        """Writes what this compiled to one file, for `LLM.load` and the commands; see `Executable.save`."""
+        return self.executable.save(path, weights=weights, whole=whole)
+
+    def _start(self, executable: TextExecutable, enable_prefix_caching: bool) -> None:
+        self.executable = executable
         self.executable.prewarm()
         end_tokens = self.model.checkpoint.end_token_ids
         self._generator = Generator(self.executable, end_tokens, reuse=enable_prefix_caching)

@@ -66,7 +66,9 @@ class HipKernels:
         """Has these modules run in place of what would be compiled, where their kernel files are what they were compiled of; the caller answers for them."""
         with self._lock:
             for module in modules:
-                self._trusted |= {(module.file, text): module for text in module.kernels if module.key == self._key(module.file)}
+                self._trusted |= {
+                    (module.file, text): module for text in module.kernels if module.key == self._key(module.file)
+                }
 
     def compiled(self, wanted: Iterable[Instance]) -> list[Module]:
         """The modules that have these entry points, from where `load` has them."""

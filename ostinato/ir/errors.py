@@ -203,7 +203,26 @@ class PlanError(OstinatoError, ValueError):
 
 
 class AddressChanged(OstinatoError, RuntimeError):
+    """Memory that a step table or a captured graph has the address of is not there as it was.
+
+    `kind` is "moved", "freed", "too small", "misaligned", "wrong device" or "changed" (in form), `old` the address that was bound and `new` the one of now,
+    where it has one.
+    """
+
     code = "address_changed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        hint: str | None = None,
+        kind: str = "moved",
+        old: int | None = None,
+        new: int | None = None,
+    ) -> None:
+        self.kind, self.old, self.new = kind, old, new
+        super().__init__(message, node=node, hint=hint)
 
 
 class StaleArtifact(OstinatoError, RuntimeError):

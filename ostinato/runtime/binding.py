@@ -1,23 +1,21 @@
 """Bound buffers: the caller's memory in place of planned inputs, outputs and the arena.
 
 Binding checks shape, dtype, layout and overlap once and resolves a step table of its own. Before each run the addresses are read again: a buffer that moved is
-refused by name. Contents of bound inputs are the caller's duty; indices out of range are reported by the run.
+refused by name, and so is one that was freed or is on another device now. Contents of bound inputs are the caller's duty; indices out of range are reported
+by the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ostinato.ir.errors import (
-    AddressChanged,
     CapacityError,
-    ConfigError,
     DTypeError,
     InputError,
     LayoutError,
@@ -25,55 +23,19 @@ from ostinato.ir.errors import (
 )
 from ostinato.ir.step import ByteRange
 from ostinato.ir.types import Array
-from ostinato.planner.plan import Binding, EntryPlan, ProgramPlan
+from ostinato.planner.plan import Binding, EntryPlan
+from ostinato.runtime.audit import AuditReport, audit_entry
 from ostinato.runtime.captured import CapturedSteps, named_ranges
 from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
+from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.opened import memory_of_device
+from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
-from ostinato.runtime.tensor_view import TensorView, memory_for
+from ostinato.runtime.tensor_view import TensorView
 
-__all__ = ["BoundExecutable", "ExternalMemory", "refuse_overlaps"]
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalMemory:
-    """The caller's buffer: address and size now, and the object that owns it (kept alive, never freed)."""
-
-    name: str
-    owner: Any
-    address: int
-    nbytes: int
-    device: str
-
-    @staticmethod
-    def of(name: str, owner: Any, device: str) -> ExternalMemory:
-        """Memory of anything that `TensorView.of` reads.
-
-        Raises what `memory_for` raises, `ConfigError` for memory of another device, `LayoutError` unless contiguous.
-        """
-        found = memory_for(owner, name)
-        if found.device != device:
-            raise ConfigError(f"the buffer is on {found.device}, the executable runs on {device}", node=name)
-        form = found.form
-        if not form.is_contiguous:
-            raise LayoutError(
-                f"strides {list(form.strides or ())} of shape {list(form.shape)} are not contiguous",
-                node=name,
-                hint="bind a contiguous buffer",
-            )
-        return ExternalMemory(name, owner, found.address, found.span, device)
-
-    def check(self) -> None:
-        """Raises `AddressChanged` when the owner's memory moved or was resized."""
-        now = ExternalMemory.of(self.name, self.owner, self.device)
-        if (now.address, now.nbytes) != (self.address, self.nbytes):
-            raise AddressChanged(
-                f"bound at {self.address:#x} ({self.nbytes} bytes), now at {now.address:#x} ({now.nbytes} bytes)",
-                node=self.name,
-                hint="write into the bound buffer, or bind again",
-            )
+__all__ = ["BoundExecutable", "refuse_overlaps"]
 
 
 def by_name(what: str, given: Any) -> Mapping[str, Any]:
@@ -106,7 +68,7 @@ class BoundExecutable:
 
     def __init__(
         self,
-        program: ProgramPlan,
+        program: Program,
         plan: EntryPlan,
         device: Device,
         regions: Regions,
@@ -117,7 +79,7 @@ class BoundExecutable:
         arena: Any | None,
     ) -> None:
         self._exclusive = exclusive
-        self._device = memory_of_device(device)
+        self._opened, self._device = device, memory_of_device(device)
         self._memory: list[ExternalMemory] = []
         bound: list[tuple[ByteRange, int]] = []
         for kind, given, bindings in (("input", inputs, plan.inputs), ("output", outputs, plan.outputs)):
@@ -139,8 +101,7 @@ class BoundExecutable:
     def run(self) -> None:
         """Runs the entry over the bound memory. Raises `AddressChanged` before anything ran, `BoundsError` for indices out of range."""
         with self._exclusive():
-            for memory in self._memory:
-                memory.check()
+            self._check()
             self._loaded.exchange.give()
             (self._captured or self._loaded.table).enqueue()
             self._loaded.exchange.take(self.outputs)
@@ -153,12 +114,24 @@ class BoundExecutable:
         Raises `AddressChanged` for a buffer that moved, `BackendError` on a device without graphs, `PlanError` for a graph that is not the plan.
         """
         with self._exclusive():
-            for memory in self._memory:
-                memory.check()
+            self._check()
             if self._captured is None:
                 ranges = named_ranges(self._loaded.plan, None)
-                self._captured = CapturedSteps(self._program, self._loaded, self._regions, ranges)
+                self._captured = CapturedSteps(self._program.plan, self._loaded, self._regions, ranges)
             return self._captured.reports
+
+    def audit(self) -> AuditReport:
+        """Every pointer and number that the step table, or the captured graph, was given, and what of it no longer holds; raises nothing for what it finds."""
+        with self._exclusive():
+            segments = () if self._captured is None else self._captured.segments
+            steps, name = self._loaded.resolved, self._loaded.plan.name
+            return audit_entry(self._program, name, self._opened, self._regions, steps, segments, self._memory)
+
+    def _check(self) -> None:
+        """What can be asked before every run: all of it is a few comparisons a buffer."""
+        self._regions.check()
+        for memory in self._memory:
+            memory.check()
 
     def _checked(self, binding: Binding, owner: Any, *, writable: bool) -> ExternalMemory:
         view, expected = TensorView.of(owner, binding.name), binding.type
@@ -206,12 +179,11 @@ def refuse_overlaps(given: Sequence[ExternalMemory], regions: Regions, device: s
         "state": regions.state,
         "io": regions.io,
     }
-    taken = [ExternalMemory(f"the executable's {name}", None, b.address, b.nbytes, device) for name, b in own.items()]
-    ordered = sorted([*given, *taken], key=lambda memory: memory.address)
-    for before, after in pairwise(ordered):
-        if before.address + before.nbytes > after.address and before.nbytes and after.nbytes:
+    taken = [(b.address, b.nbytes, f"the executable's {name}") for name, b in own.items()]
+    taken += [(memory.address, memory.nbytes, memory.name) for memory in given if memory.device == device]
+    for (start, size, name), (begin, nbytes, other) in pairwise(sorted(taken)):
+        if start + size > begin and size and nbytes:
             raise LayoutError(
-                f"{before.name} [{before.address:#x}, {before.address + before.nbytes:#x}) overlaps "
-                f"{after.name} [{after.address:#x}, {after.address + after.nbytes:#x})",
+                f"{name} [{start:#x}, {start + size:#x}) overlaps {other} [{begin:#x}, {begin + nbytes:#x})",
                 hint="bind separate buffers",
             )

@@ -6,10 +6,12 @@ Inputs are copied in and outputs copied out unless the caller binds buffers. One
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -22,11 +24,13 @@ from ostinato.ir.interp import Observer
 from ostinato.ir.step import KernelCall
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
+from ostinato.runtime.audit import AuditReport, audit_entry
 from ostinato.runtime.binding import BoundExecutable, by_name
 from ostinato.runtime.captured import CapturedRunner, require_named
 from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
 from ostinato.runtime.explains import Explains
+from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_counts, check_inputs, count_limits
 from ostinato.runtime.markers import open_markers
@@ -107,6 +111,11 @@ class Executable(Explains):
     def entries(self) -> Mapping[str, EntryPlan]:
         """Plans of the entries by name."""
         return self.program.plan.entries
+
+    @property
+    def capture(self) -> tuple[str, ...] | None:
+        """The patterns of what is captured in mode "captured"; None for every step."""
+        return self._capture
 
     @property
     def validations(self) -> Validations:
@@ -244,11 +253,11 @@ class Executable(Explains):
             observer=observer,
             reference_weights=self._reference_weights,
             markers=self.regions.markers is not None if markers is None else markers,
-            **self._own_options,
+            **self.own_options,
         )
 
     @property
-    def _own_options(self) -> Mapping[str, Any]:
+    def own_options(self) -> Mapping[str, Any]:
         """What a clone of a subclass is made with beside all that."""
         return {}
 
@@ -271,7 +280,7 @@ class Executable(Explains):
             )
         plan = self.entries[self.entry(entry)]
         return BoundExecutable(
-            self.program.plan,
+            self.program,
             plan,
             self.device,
             self.regions,
@@ -316,6 +325,21 @@ class Executable(Explains):
         with Executable.exclusive(self):
             runner = self.runner(self.entry(entry))
             return runner.steps.reports if isinstance(runner, CapturedRunner) else []
+
+    def audit(self, entry: str | None = None) -> AuditReport:
+        """Every pointer and number that the captured graphs of an entry, or its step table, were given, by name and line, and what of it no longer holds; see
+        docs/audit.md. Nothing runs. `BoundExecutable.audit` does the same for bound memory.
+
+        Raises `ConfigError` for an unknown entry and in the modes that place each value anew; what it finds is in the report, which `check` raises.
+        """
+        with Executable.exclusive(self):
+            name = self.entry(entry)
+            runner = self.own_runner(name)
+            if not isinstance(runner, PlannedRunner):
+                raise ConfigError(f"mode {self.mode} has no planned addresses", node=name, hint='use mode="planned"')
+            segments = runner.steps.segments if isinstance(runner, CapturedRunner) else ()
+            where = (self.program, name, self.device, self.regions_of(name))
+            return audit_entry(*where, runner.loaded.resolved, segments, self.bound_memory(name))
 
     def warm_up(self) -> None:
         """Runs every entry once on zeros, so that a first call finds its pages mapped, and puts the state back as it was: nothing can tell it happened.
@@ -402,10 +426,24 @@ class Executable(Explains):
         with self.exclusive():
             self._state.write(values)
 
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False, whole: bool = False) -> Path:
+        """Writes the program to one file, for `ostinato.load_executable`, and returns its path; a file that is there is replaced, as a whole.
+
+        Weights stay in the checkpoint, which the file names and knows again by samples of every tensor, or by all bytes with `whole`. With `weights` they are
+        in the file, and the tokenizer with them. Caches and other state are not saved. See docs/artifacts.md. Raises `ConfigError` for a program that no file
+        can hold, for weights that were replaced, and for a place that cannot be written.
+        """
+        if self.program.saver is None:
+            raise ConfigError(
+                "this executable was not compiled from a model, which its file would name",
+                hint="save what compile, compile_encoder, LLM, Embedder or Planned.load made",
+            )
+        return self.program.saver(self, Path(path), weights=weights, whole=whole)
+
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
             "an executable cannot be copied or pickled: it is memory and addresses",
-            hint="use clone(), or compile again in the other process",
+            hint="use clone(), or save() it and load it in the other process",
         )
 
     @contextmanager
@@ -460,6 +498,11 @@ class Executable(Explains):
         """The memory of an entry, with what is bound for all its runs."""
         del name
         return self.regions
+
+    def bound_memory(self, name: str) -> tuple[ExternalMemory, ...]:
+        """The caller's buffers that all runs of an entry use."""
+        del name
+        return ()
 
     def kept_outputs(self, name: str) -> tuple[str, ...]:
         """The outputs of an entry that stay where they are from run to run, to be read there."""

@@ -6,14 +6,14 @@ run is measured in the same minute and stands beside their sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ostinato.ir.files import write_text
 from ostinato.runtime.trace_events import trace_json
 
-__all__ = ["Profile", "StepOperand", "StepTime", "StepTotal"]
+__all__ = ["Profile", "StepOperand", "StepTime", "StepTotal", "chrome_json", "layer_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class StepTime:
 
     `op` is the operator of its node, "copy" where it only moves bytes; `impl` the row that was chosen, `kernel` what it runs, `kind` the kind of step
     ("launch", "gemm", "copy", "fill", "call"). `bytes_read`, `bytes_written` and `flops` are the operator's own facts at the full extents of the entry's
-    shapes, not what caches make of them. `line` is the user's, empty where none is known, `launch` the shape of a launch on a GPU, and `dtypes` those of the first two
-    operands that are no integers.
+    shapes, not what caches make of them. `line` is the user's, empty where none is known, `launch` the shape of a launch on a GPU, and `dtypes` those of
+    the first two operands that are no integers.
     """
 
     position: int
@@ -116,7 +116,7 @@ class Profile:
 
     def to_chrome_json(self) -> str:
         """The profile as a trace for chrome://tracing and Perfetto; see `runtime/trace_events.py`."""
-        return trace_json(list(_events(self)))
+        return chrome_json([self])
 
     def save(self, path: str | Path) -> str:
         """Writes `to_chrome_json` to a file and returns its path. Raises `ConfigError` for a place that cannot be written."""
@@ -140,6 +140,11 @@ class Profile:
         return tuple(sorted(found, key=lambda total: (-total.seconds, total.name)))
 
 
+def chrome_json(profiles: Sequence[Profile]) -> str:
+    """Profiles as one trace, in which each is a process."""
+    return trace_json([event for number, profile in enumerate(profiles, 1) for event in _events(profile, number)])
+
+
 def layer_of(node: str) -> str:
     """The part of a node's name that says where in the model it is: up to the first number, or the first part alone."""
     parts = node.split(".")
@@ -149,7 +154,7 @@ def layer_of(node: str) -> str:
     return parts[0]
 
 
-def _events(profile: Profile) -> Iterator[dict[str, object]]:
+def _events(profile: Profile, process: int) -> Iterator[dict[str, object]]:
     """One thread with the steps, one behind the other, and one with the undisturbed run, from the same beginning."""
     about = {
         "entry": profile.entry,
@@ -161,9 +166,9 @@ def _events(profile: Profile) -> Iterator[dict[str, object]]:
         "sum_us": profile.sum_seconds * 1e6,
         "whole_us": profile.whole_seconds * 1e6,
     }
-    yield _named("process_name", 0, f"ostinato {profile.entry} on {profile.device}, {profile.mode}")
-    yield _named("thread_name", 1, "steps, timed one by one")
-    yield _named("thread_name", 2, "a run that nothing disturbs")
+    yield _named("process_name", process, 0, f"ostinato {profile.entry} on {profile.device}, {profile.mode}")
+    yield _named("thread_name", process, 1, "steps, timed one by one")
+    yield _named("thread_name", process, 2, "a run that nothing disturbs")
     start = 0.0
     for step in profile.steps:
         yield {
@@ -172,7 +177,7 @@ def _events(profile: Profile) -> Iterator[dict[str, object]]:
             "ph": "X",
             "ts": start * 1e6,
             "dur": step.seconds * 1e6,
-            "pid": 1,
+            "pid": process,
             "tid": 1,
             "args": _arguments(step),
         }
@@ -183,14 +188,14 @@ def _events(profile: Profile) -> Iterator[dict[str, object]]:
         "ph": "X",
         "ts": 0.0,
         "dur": profile.whole_seconds * 1e6,
-        "pid": 1,
+        "pid": process,
         "tid": 2,
         "args": about,
     }
 
 
-def _named(what: str, thread: int, name: str) -> dict[str, object]:
-    return {"name": what, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, object]:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _arguments(step: StepTime) -> dict[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from ostinato.ir.errors import CapacityError, DeviceUnavailable, LifecycleError, PlanError
+from ostinato.ir.errors import AddressChanged, CapacityError, DeviceUnavailable, LifecycleError, PlanError
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.step import REGION_KINDS, ByteRange, Region, Step
 from ostinato.ir.types import Array
@@ -127,6 +127,26 @@ class Regions:
             if bound.contains(place):
                 return address + place.offset - bound.offset, place.size
         return self.base(place.region) + place.offset, place.size
+
+    @property
+    def buffers(self) -> tuple[tuple[Region, Buffer], ...]:
+        """The memory of the executable's own, by region."""
+        own = {"weights": self.shared.weights, "constants": self.shared.constants, "state": self.state}
+        own |= {"arena": self.arena, "io": self.io}
+        return tuple((Region(self.device, kind), buffer) for kind, buffer in own.items())
+
+    def check(self) -> None:
+        """Raises `AddressChanged` where memory of the executable's own was freed under it."""
+        shared = self.shared
+        if self.arena.freed or self.io.freed or self.state.freed or shared.weights.freed or shared.constants.freed:
+            region, buffer = next((region, buffer) for region, buffer in self.buffers if buffer.freed)
+            raise AddressChanged(
+                f"the executable's memory [{buffer.address:#x}, {buffer.address + buffer.nbytes:#x}) was freed",
+                node=str(region),
+                hint="drop the executable instead of freeing its memory, and compile or clone another",
+                kind="freed",
+                old=buffer.address,
+            )
 
     @property
     def placed(self) -> PlacedMemory:

@@ -30,7 +30,7 @@ MOST_MEMBERS = 4096
 _NAME = re.compile(r"[a-z0-9_]+(?:[./-][a-z0-9_]+)*")
 _LONGEST_NAME = 100
 _ALIGNMENT = 64
-_MOST = 2**62
+_MOST = 2**60
 """Bytes of a file; more is nobody's."""
 
 _LOCAL = struct.Struct("<IHHHHHIIIHH")
@@ -130,7 +130,7 @@ def read_members(path: Path, file: BinaryIO) -> dict[str, Stored]:
     position = 0
     for member in members:
         head = _head(member, position)
-        if position + len(head) != member.offset or member.size > _MOST or member.offset + member.size > directory:
+        if position + len(head) != member.offset or member.offset + member.size > directory:
             raise damaged(path, f"member {member.name} does not lie where it should")
         if _at(file, position, len(head)) != head:
             raise damaged(path, f"the header of member {member.name} is not as it is written")
@@ -165,6 +165,8 @@ def _parsed(path: Path, listed: bytes, count: int) -> list[Stored]:
         names.add(text)
         size = _PLACES.unpack(places)[2]
         start = _data_offset(text, start)
+        if size > _MOST or start > _MOST:
+            raise damaged(path, f"member {text} has {size} bytes")
         members.append(Stored(text, start, size, crc))
         start, position = start + size, begin + length + _PLACES.size
     return members

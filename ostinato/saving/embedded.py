@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from ostinato.ir.safetensors import BLOCK_BYTES, TensorSpec, header_of
 from ostinato.ir.types import Array, DType
 from ostinato.saving.container import Content, Stored, damaged
 from ostinato.saving.manifest import TOKENIZER, WEIGHTS, EmbeddedModel, EmbeddedTensor
-from ostinato.saving.read import Artifact, check_digest, digest_in_place
+from ostinato.saving.read import ArtifactFile, check_digest, digest_in_place
 
 __all__ = ["EmbeddedCheckpoint", "embedded_contents", "embedded_model"]
 
@@ -44,10 +45,11 @@ def embedded_model(checkpoint: Checkpoint, *, recipe: bool) -> EmbeddedModel:
             rows = orders.setdefault(tensor.row_order.tobytes(), f"{_ORDER}.{len(orders)}")
         tensors[name] = EmbeddedTensor(dtype=tensor.dtype.value, shape=tensor.shape, rows=rows, shift=tensor.shift)
     found = checkpoint.embedding_recipe() if recipe else None
+    plain = None if found is None else replace(found, prompts=dict(found.prompts))
     return EmbeddedModel(
         config=_CONFIG.dump_python(checkpoint.config, mode="json"),
         generation=_GENERATION.dump_python(checkpoint.generation, mode="json"),
-        recipe=_RECIPE.dump_python(found, mode="json"),
+        recipe=_RECIPE.dump_python(plain, mode="json"),
         special_tokens=dict(checkpoint.special_tokens),
         chat_template=checkpoint.chat_template,
         end_token_ids=checkpoint.end_token_ids,
@@ -106,7 +108,7 @@ class EmbeddedCheckpoint(Checkpoint):
 
     format: ClassVar[str] = "artifact"
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: ArtifactFile) -> None:
         model, place = artifact.manifest.embedded, artifact.places.get(WEIGHTS)
         if model is None or place is None:
             raise ConfigError(f"{artifact.path} has no weights in it", hint="save it with weights=True")
@@ -173,7 +175,7 @@ def _offsets(path: Path, place: Stored, header: bytes, specs: Mapping[str, Tenso
     return offsets
 
 
-def _check_weights(artifact: Artifact, place: Stored, header: bytes) -> None:
+def _check_weights(artifact: ArtifactFile, place: Stored, header: bytes) -> None:
     try:
         with artifact.path.open("rb") as file:
             check_digest(artifact.path, WEIGHTS, digest_in_place(artifact.path, file, place), artifact.manifest)

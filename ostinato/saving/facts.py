@@ -33,7 +33,16 @@ from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.device import Device
 from ostinato.saving.manifest import Extensions, ModelFile, ModelIdentity, TensorIdentity
 
-__all__ = ["Sources", "environment_of", "extensions_of", "has_vendor_steps", "identity_of", "rows_used", "sources_of", "whole_digest"]
+__all__ = [
+    "Sources",
+    "environment_of",
+    "extensions_of",
+    "has_vendor_steps",
+    "identity_of",
+    "rows_used",
+    "sources_of",
+    "whole_digest",
+]
 
 _EDGE = 4096
 """Bytes of each end of a tensor that tell one model from another."""
@@ -131,7 +140,7 @@ def whole_digest(checkpoint: Checkpoint) -> str:
     digest = xxhash.xxh3_128()
     for name in sorted(checkpoint.tensors):
         data = checkpoint.map(name)
-        digest.update(f"{name}:{data.size}:")
+        digest.update(f"{name}:{data.size}:".encode())
         for start in range(0, data.size, _BLOCK):
             digest.update(data[start : start + _BLOCK].data)
         checkpoint.release(name)
@@ -142,7 +151,7 @@ def _sampled(checkpoint: Checkpoint) -> str:
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(checkpoint.tensors.items()):
         data = checkpoint.map(name)
-        digest.update(f"{name}:{tensor.dtype.value}:{tensor.shape}:{tensor.shift!r}:")
+        digest.update(f"{name}:{tensor.dtype.value}:{tensor.shape}:{tensor.shift!r}:".encode())
         if tensor.row_order is not None:
             digest.update(tensor.row_order.tobytes())
         digest.update(data[:_EDGE].tobytes())

@@ -91,8 +91,6 @@ class Request(_Model):
     reuse: bool = True
     mode: str = "auto"
     capture: tuple[str, ...] | None = None
-    threads: int = 0
-    isa: str = "auto"
     levels: Mapping[str, str] | None = None
     disable: tuple[str, ...] = ()
     policy: str = "balanced"
@@ -193,8 +191,9 @@ class Head(BaseModel):
 class Manifest(_Model):
     """All that an artifact says beside plan, graphs and decisions.
 
-    `rows` are the implementation rows of the program by a hash of what they declare, `kernels` the sources of its kernels by theirs. `environment` is what it
-    was compiled on. `vendor` are the algorithms of the vendor's GEMM for its products, as `vendor_record.py` writes them.
+    `target` and `device` are what its plan is for: "host" and "host:0", or the architecture of a GPU and the name of its memory. `rows` are the
+    implementation rows of the program by a hash of what they declare, `kernels` the sources of its kernels by theirs. `environment` is what it was compiled on.
+    `vendor` are the algorithms of the vendor's GEMM for its products, as `vendor_record.py` writes them.
     """
 
     format: Literal["ostinato-artifact"] = "ostinato-artifact"
@@ -202,7 +201,8 @@ class Manifest(_Model):
     package_version: str = VERSION
     abi_version: int
     request: Request
-    mode: str
+    target: str
+    device: str
     entries: tuple[EntryFiles, ...]
     environment: Environment
     rows: Mapping[str, str]

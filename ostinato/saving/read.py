@@ -7,6 +7,7 @@ have limits of their own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,20 @@ from ostinato.planner.saved import open_plan
 from ostinato.saving.container import Stored, damaged, read_members
 from ostinato.saving.manifest import ARTIFACT_VERSION, DECISIONS, MANIFEST, PLAN, RECORDS, WEIGHTS, Head, Manifest
 
-__all__ = ["Artifact", "Decisions", "ENDING", "is_artifact", "read_artifact"]
+__all__ = [
+    "AGAIN",
+    "DECISION_TABLE",
+    "ENDING",
+    "Artifact",
+    "ArtifactFile",
+    "Decisions",
+    "check_digest",
+    "contents_of",
+    "digest_in_place",
+    "is_artifact",
+    "open_file",
+    "read_artifact",
+]
 
 ENDING = ".ost"
 MOST_TEXT = 1 << 28
@@ -43,43 +57,55 @@ Decisions = Mapping[str, Mapping[str, Decision]]
 DECISION_TABLE: TypeAdapter[dict[str, dict[str, Decision]]] = TypeAdapter(dict[str, dict[str, Decision]])
 
 
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """The file of an artifact: what it says of itself, and where its members lie."""
+
+    path: Path
+    manifest: Manifest
+    places: Mapping[str, Stored]
+
+    def data(self, member: str) -> bytes:
+        """The bytes of a member, held against their checksum. Raises `ArtifactError` where they are not what they were, or where it cannot be read."""
+        with _reading(self.path) as file:
+            return _data(self.path, file, self.places[member], self.manifest)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact:
     """A saved executable as it lies in its file.
 
     `plan` is the plan of all entries, `graphs` the graphs it is the plan of by entry, `originals` those before recomputation (the same where there was none),
-    `decisions` why each node has its row, `records` the validations that they rest on. `places` are the members of the file.
+    `decisions` why each node has its row, `records` the validations that they rest on.
     """
 
-    path: Path
-    manifest: Manifest
+    file: ArtifactFile
     plan: ProgramPlan
     graphs: Mapping[str, Graph]
     originals: Mapping[str, Graph]
     decisions: Decisions
     records: tuple[ValidationRecord, ...]
-    places: Mapping[str, Stored]
 
     def __repr__(self) -> str:
-        return f"<artifact {self.path}: {', '.join(self.plan.entries)} for {self.target}>"
+        return f"<artifact {self.path}: {', '.join(self.plan.entries)} for {self.manifest.target}>"
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.file.manifest
 
     @property
     def target(self) -> str:
         """The name of the target that it was compiled for: "host", or the architecture of a GPU."""
-        return next(iter(self.plan.entries.values())).target
+        return self.manifest.target
 
     @property
     def device(self) -> str:
-        """The name of the device that it was compiled for, such as "host:0" or "hip:0"."""
-        return next(iter(self.plan.entries.values())).device
-
-    def data(self, member: str) -> bytes:
-        """The bytes of a member, held against their checksum. Raises `ArtifactError` where they are not what they were, or where it cannot be read."""
-        try:
-            with self.path.open("rb") as file:
-                return _data(self.path, file, self.places[member], self.manifest)
-        except OSError as error:
-            raise damaged(self.path, f"it cannot be read any more: {error.strerror or error}") from None
+        """The name of the device that its plan is for, such as "host:0" or "hip:0"."""
+        return self.manifest.device
 
 
 def is_artifact(path: object) -> bool:
@@ -93,20 +119,37 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     Raises `ArtifactError` for a file that is none or is damaged, `StaleArtifact` for one of another version of the format, `ConfigError` for one that cannot be
     read.
     """
+    return contents_of(open_file(path))
+
+
+def open_file(path: str | os.PathLike[str]) -> ArtifactFile:
+    """The file with its manifest; nothing else of it is read. Raises what `read_artifact` raises."""
     place = Path(path)
+    with _reading(place) as file:
+        places = read_members(place, file)
+        return ArtifactFile(place, _manifest(place, file, places), places)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
-        with place.open("rb") as file:
-            return _read(place, file)
+        with path.open("rb") as file:
+            yield file
     except OstinatoError:
         raise
     except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{place} cannot be read: {reason}", hint="name a file that `save` wrote") from None
+        raise ConfigError(f"{path} cannot be read: {reason}", hint="name a file that `save` wrote") from None
 
 
-def _read(path: Path, file: BinaryIO) -> Artifact:
-    places = read_members(path, file)
-    manifest = _manifest(path, file, places)
+def contents_of(opened: ArtifactFile) -> Artifact:
+    """Plan, graphs, decisions and records of a file. Raises what `read_artifact` raises."""
+    with _reading(opened.path) as file:
+        return _contents(opened, file)
+
+
+def _contents(opened: ArtifactFile, file: BinaryIO) -> Artifact:
+    path, manifest, places = opened.path, opened.manifest, opened.places
 
     def text(member: str) -> str:
         try:
@@ -133,7 +176,13 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     if set(saved.plan.entries) != set(originals) or not originals:
         raise damaged(path, f"the plan has entries {sorted(saved.plan.entries)}, the graphs are of {sorted(originals)}")
     graphs = {**originals, **saved.graphs}
-    return Artifact(path, manifest, saved.plan, graphs, originals, decisions, records, places)
+    stated, planned = (
+        (manifest.target, manifest.device),
+        {(item.target, item.device) for item in saved.plan.entries.values()},
+    )
+    if planned != {stated}:
+        raise damaged(path, f"its plan is for {sorted(planned)}, its manifest says {stated}")
+    return Artifact(opened, saved.plan, graphs, originals, decisions, records)
 
 
 def _manifest(path: Path, file: BinaryIO, places: Mapping[str, Stored]) -> Manifest:

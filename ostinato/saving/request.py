@@ -8,6 +8,7 @@ from ostinato.ir.precision import PrecisionPolicy
 from ostinato.passes.pipeline import PipelineOptions, describe
 from ostinato.passes.policy import POLICIES
 from ostinato.planner.settings import PlanSettings
+from ostinato.runtime.options import Route
 from ostinato.saving.manifest import Kind, Request
 
 __all__ = ["request_of"]
@@ -19,8 +20,7 @@ def request_of(
     mode: str,
     options: PipelineOptions,
     settings: PlanSettings,
-    *,
-    capture: tuple[str, ...] | None = None,
+    route: Route,
     **more: Any,
 ) -> Request:
     """The request of a program with these options and settings; `more` are the arguments of the front door that are not among them."""
@@ -34,7 +34,7 @@ def request_of(
         kind=kind,
         precision=str(precision),
         mode=mode,
-        capture=capture,
+        capture=route.capture,
         memory_limit=settings.memory_limit,
         reuse=settings.reuse,
         levels=dict(options.choice.forced),

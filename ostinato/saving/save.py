@@ -1,7 +1,7 @@
 """An executable written as an artifact: everything that loading it again needs to be checked and to run, but for what is elsewhere anyway.
 
-Weights stay in their checkpoint, which the artifact names and knows again; `weights=True` puts them in, with the tokenizer. Code objects of a GPU go in with the
-program, to be used by who trusts the file.
+Weights stay in their checkpoint, which the artifact names and knows again; `weights=True` puts them in, with the tokenizer. Code objects of a GPU go in with
+the program, to be used by who trusts the file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.hip_table import instances_of
 from ostinato.backend_hip.prebuilt import Module
 from ostinato.backend_hip.vendor_choices import vendor_choices
+from ostinato.backend_hip.vendor_record import Record
 from ostinato.frontend.checkpoints import Checkpoint
 from ostinato.frontend.source import CheckpointSource
 from ostinato.ir.checks import boolean
@@ -67,7 +68,9 @@ class ArtifactSaver:
         contents = list(_program_contents(program))
         modules = _modules(executable)
         code = [
-            CodeObject(member=f"{CODE}/{number}", key=module.key, file=module.file, kernels=tuple(sorted(module.kernels)))
+            CodeObject(
+                member=f"{CODE}/{number}", key=module.key, file=module.file, kernels=tuple(sorted(module.kernels))
+            )
             for number, module in enumerate(modules)
         ]
         contents += [Content.of(item.member, module.code) for item, module in zip(code, modules, strict=True)]
@@ -79,7 +82,8 @@ class ArtifactSaver:
             Manifest,
             abi_version=_native.abi_version(),
             request=self.request,
-            mode=executable.mode,
+            target=program.target.name,
+            device=program.target.device,
             entries=tuple(
                 EntryFiles(name=name, graph=graph_member(number)) for number, name in enumerate(program.plan.entries)
             ),
@@ -138,16 +142,18 @@ def _modules(executable: Executable) -> list[Module]:
     if not isinstance(device, HipDevice):
         return []
     calls = [KernelCall.of(step) for entry in executable.entries.values() for step in entry.steps]
-    return sorted(device.kernels.compiled(instances_of(calls)), key=lambda module: (module.file, sorted(module.kernels)))
+    return sorted(
+        device.kernels.compiled(instances_of(calls)), key=lambda module: (module.file, sorted(module.kernels))
+    )
 
 
-def _vendor_choices(executable: Executable) -> tuple[dict[str, object], ...]:
+def _vendor_choices(executable: Executable) -> tuple[Record, ...]:
     """The algorithms that the products of a program have here."""
     device, plan = executable.device, executable.program.plan
     if not isinstance(device, HipDevice) or not has_vendor_steps(plan):
         return ()
     choices = vendor_choices(device.native, device.kernels.cache.folder)
-    found: dict[tuple[object, ...], dict[str, object]] = {}
+    found: dict[tuple[object, ...], Record] = {}
     for entry in plan.entries.values():
         for step in entry.steps:
             if step.kind is StepKind.GEMM:

@@ -90,11 +90,25 @@ COMMANDS = (
         "Time prefill and decode, beside the read bandwidth measured in the same run.",
     ),
     Command(
+        "profile",
+        "Run",
+        "ostinato.tools.profile.command",
+        "profile_command",
+        "Time every step of a model where it runs, against what was measured that this machine can do.",
+    ),
+    Command(
+        "breakeven",
+        "Run",
+        "ostinato.tools.profile.command",
+        "breakeven_command",
+        "Say from how many runs on planning and capturing pay, or that they gain nothing here.",
+    ),
+    Command(
         "compare",
         "Check",
-        _MEASURE,
+        "ostinato.tools.compare.command",
         "compare_command",
-        "Run the modes of a model side by side: bit-equal, within contract, or the first node that differs.",
+        "Run sides of a model beside each other: bit-equal, within contract, or the first node that differs and what is wrong with it.",
     ),
     Command(
         "evidence",
@@ -136,9 +150,16 @@ COMMANDS = (
     Command(
         "explain",
         "Look",
-        _PASSES,
+        "ostinato.tools.commands_explain",
         "explain_command",
-        "Say why nodes run as they do: the row of each with the records behind it, and what speaks against every other.",
+        "Say why nodes run as they do and values lie where they do: rows, layouts, addresses, the bytes at the peak, the mode.",
+    ),
+    Command(
+        "audit",
+        "Look",
+        "ostinato.tools.audit.command",
+        "audit_command",
+        "Every pointer and number that captured graphs and step tables were given, by name and line.",
     ),
     Command(
         "diff",

@@ -1,7 +1,4 @@
-"""`ostinato passes` and `ostinato explain`: what the passes make of one bucket of a model, stage by stage, and why its nodes run as they do.
-
-No weight is loaded, and the target need not be here.
-"""
+"""`ostinato passes`: what the passes make of one bucket of a model, stage by stage. No weight is loaded, and the target need not be here."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import typer
 
 from ostinato.backend_hip.target import named_target
 from ostinato.compiler import Traced
-from ostinato.ir.explain import ExplainedNode
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.passes.pipeline import settled_options
@@ -33,10 +29,9 @@ from ostinato.tools.options import (
     parse_dims,
 )
 from ostinato.tools.programs import trace_model
-from ostinato.tools.schemas import ExplainReport
 from ostinato.tools.stages import dump_stages, passes_report, show_passes
 
-__all__ = ["explain_command", "passes_command"]
+__all__ = ["DimsOption", "DisableOption", "passes_command", "traced_bucket"]
 
 DEFAULT_DIMS = {"step": "N=128,R=1", "decode": "R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
 DimsOption = Annotated[
@@ -90,7 +85,7 @@ def passes_command(
     Example: ostinato passes smollm2 --target sm_90 --disable fuse_qkv --dump stages
     """
     name = chosen_model(model, model_option)
-    traced, sizes, chosen = _traced(name, entry, dims, logits, context, precision, target)
+    traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
     options = settled_options(None, traced.precision, disable=disable or (), policy=policy)
     texts = dump is not None or diff is not None
     found = run_pipeline(traced.graph.bind(sizes), chosen, options, texts=texts, stop_after=stop_after)
@@ -106,75 +101,10 @@ def passes_command(
     show_passes(report, output())
 
 
-def explain_command(
-    model: ModelArgument = None,
-    node: Annotated[
-        str,
-        typer.Argument(
-            metavar="NODE",
-            help="A name of a node, before or after fusion, an operator, or a pattern like layers.0 or layers.*.ffn.",
-        ),
-    ] = "*",
-    model_option: ModelOption = None,
-    entry: EntryOption = None,
-    dims: DimsOption = None,
-    logits: LogitsOption = "last",
-    context: ContextOption = None,
-    precision: PrecisionOption = "auto",
-    policy: PolicyOption = "balanced",
-    target: TargetOption = "host",
-    disable: DisableOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Say why nodes run as they do: the row of each with the records behind it, and what speaks against every other.
-
-    Example: ostinato explain smollm2 layers.0
-
-    Example: ostinato explain smollm2 logits --target sm_90 --policy fast
-    """
-    name = chosen_model(model, model_option)
-    traced, sizes, chosen = _traced(name, entry, dims, logits, context, precision, target)
-    lowered = traced.lower(chosen, dims=sizes, disable=disable or (), policy=policy)
-    found = lowered.explain(node)
-    if not as_json:
-        output().print(str(found), markup=False, highlight=False, soft_wrap=True)
-        return
-    nodes = tuple(_explained(item) for item in found.nodes)
-    emit_json(ExplainReport(model=name, entry=lowered.name, target=chosen.name, nodes=nodes))
-
-
-def _traced(
+def traced_bucket(
     name: str, entry: str | None, dims: str | None, logits: str, context: int | None, precision: str, target: str
 ) -> tuple[Traced, dict[str, int], Target]:
+    """The traced entry of a model, the sizes of its dimensions, and the target."""
     chosen = named_target(target)
     traced = trace_model(name, entry, logits, context, precision)
     return traced, parse_dims(DEFAULT_DIMS[traced.graph.name] if dims is None else dims), chosen
-
-
-def _explained(item: ExplainedNode) -> ExplainReport.Node:
-    decision = item.decision
-    return ExplainReport.Node(
-        name=item.name,
-        op=item.op,
-        location=None if item.location is None else str(item.location),
-        results=item.results,
-        row=decision.row,
-        level=decision.level.name.lower(),
-        exactness=decision.exactness.name.lower(),
-        evidence=decision.evidence,
-        note=decision.note,
-        made_of=tuple(map(str, decision.origins)),
-        policies=tuple(
-            ExplainReport.PolicyUsed(policy=use.policy, taken=use.taken, text=use.text) for use in decision.policies
-        ),
-        rejected=tuple(
-            ExplainReport.Rejected(
-                row=found.row,
-                level=found.level.name.lower(),
-                reason=found.reason.value,
-                text=found.text,
-                evidence=found.evidence,
-            )
-            for found in decision.rejected
-        ),
-    )

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from ostinato.ir.errors import OstinatoError
-from ostinato.tools.schemas import ErrorReport, Report
+from ostinato.tools.report import ErrorReport, Report
 
 __all__ = [
     "Steps",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from ostinato.tools.audit.report import AddressAuditReport
 from ostinato.tools.conformance.report import ConformanceReport, LibraryInfo
 from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.evidence.report import (
@@ -20,7 +21,8 @@ from ostinato.tools.evidence.report import (
     EvidenceValidateReport,
     TuneReport,
 )
-from ostinato.tools.report import Report
+from ostinato.tools.profile.report import BreakevenReport, ProfileReport
+from ostinato.tools.report import ErrorReport, Report
 from ostinato.tools.schemas_compare import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
 from ostinato.tools.schemas_passes import ExplainReport, PassesReport
 from ostinato.tools.train.report import TrainPlanReport, TrainReport
@@ -364,18 +366,10 @@ class BenchReport(Report):
     bandwidth_fraction: float
 
 
-class ErrorReport(Report):
-    """What `--json` prints instead when a command fails."""
-
-    kind: Literal["error"] = "error"
-    code: str
-    message: str
-    node: str | None
-    hint: str | None
-
-
 REPORTS: Mapping[str, type[Report]] = {
+    "audit": AddressAuditReport,
     "bench": BenchReport,
+    "breakeven": BreakevenReport,
     "compare": CompareReport,
     "compile": CompileReport,
     "conformance": ConformanceReport,
@@ -393,6 +387,7 @@ REPORTS: Mapping[str, type[Report]] = {
     "passes": PassesReport,
     "placement": PlacementReport,
     "plan": PlanReport,
+    "profile": ProfileReport,
     "run": RunReport,
     "train": TrainReport,
     "train_plan": TrainPlanReport,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from ostinato.tools.report import Report
 
@@ -14,6 +17,7 @@ __all__ = [
     "ModeTiming",
     "NodePlace",
     "NonFinite",
+    "Number",
     "OperatorError",
     "OperatorTable",
     "PairVerdict",
@@ -23,8 +27,27 @@ __all__ = [
     "Verdict",
 ]
 
+_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _spelled(value: float) -> float | str:
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _read(value: object) -> object:
+    return _SPELLED.get(value, value) if isinstance(value, str) else value
+
+
+Number = Annotated[
+    float,
+    BeforeValidator(_read),
+    PlainSerializer(_spelled, return_type=float | str, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_SPELLED)}]}),
+]
+"""A number that may be none: JSON has no NaN, which is written as a text."""
 Verdict = Literal["bit-equal", "within contract", "mismatch"]
 Required = Literal["bit-equal", "within contract"]
+Finite = Literal["NaN", "inf", "-inf", "finite"]
 
 
 class Mismatch(Report):
@@ -34,9 +57,9 @@ class Mismatch(Report):
     output: str
     step: int
     index: tuple[int, ...]
-    left: float
-    right: float
-    difference: float
+    left: Number
+    right: Number
+    difference: Number
     case: str = ""
     row: int = 0
     position: int = 0
@@ -66,17 +89,19 @@ class NodePlace(Report):
 class Cause(Report):
     """What was found at the first node that is wrong by itself, on the same operands as its reference.
 
-    "kernel": its result is not what the operator's reference gives. "overwritten": an operand was no longer what had been made, `writer` wrote there.
-    "unrepeatable": it gave two results on the same operands. "not finite": it made NaN or infinity of finite operands, or a weight is not finite.
+    "kernel": its result is not what the operator's reference gives; `in_place` is the operand whose bytes that result took, where it took any. "overwritten":
+    an operand was no longer what had been made, `writer` wrote there. "unrepeatable": it gave two results on the same operands. "capture": it gives something
+    else within a captured graph.
     """
 
-    kind: Literal["kernel", "overwritten", "unrepeatable", "not finite"]
+    kind: Literal["kernel", "overwritten", "unrepeatable", "capture"]
     side: str
     place: NodePlace
-    expected: float
-    found: float
-    allowed: float | None = None
+    expected: Number
+    found: Number
+    allowed: Number | None = None
     writer: str | None = None
+    in_place: str | None = None
 
     def __str__(self) -> str:
         at = f"{self.place.value}{list(self.place.index)}"
@@ -84,13 +109,14 @@ class Cause(Report):
             case "kernel":
                 said = f"gives {self.found:.9g} at {at}, its reference {self.expected:.9g} on the same operands"
                 said += "" if self.allowed is None else f" ({self.allowed:.3g} apart is allowed)"
+                said += "" if self.in_place is None else f"; it is written over its operand {self.in_place}"
             case "overwritten":
                 by = "somebody" if self.writer is None else f"step {self.writer}"
                 said = f"reads {at} as {self.found:.9g}, made was {self.expected:.9g}: {by} wrote over it"
             case "unrepeatable":
                 said = f"gives {self.expected:.9g} and then {self.found:.9g} at {at} on the same operands"
-            case _:
-                said = f"makes {self.found} at {at}"
+            case "capture":
+                said = f"gives {self.found:.9g} at {at} within a captured graph, {self.expected:.9g} outside of one"
         return f"{self.side}: {self.place.where} {said}"
 
 
@@ -101,13 +127,13 @@ class PairVerdict(Report):
     right: str
     required: Required
     verdict: Verdict
-    tolerance: float
+    tolerance: Number
     worst: Mismatch | None
     first_divergent_node: str | None
     compared: int = 0
     divergence: NodePlace | None = None
-    left_value: float | None = None
-    right_value: float | None = None
+    left_value: Number | None = None
+    right_value: Number | None = None
     note: str = ""
 
     @property
@@ -177,12 +203,12 @@ class OperatorError(Report):
     op: str
     row: str | None
     nodes: int
-    max: float
-    rms: float
-    relative: float
-    ulp: float
+    max: Number
+    rms: Number
+    relative: Number
+    ulp: Number
     outside: int
-    worst_ratio: float
+    worst_ratio: Number
     worst: NodePlace
 
 
@@ -200,8 +226,8 @@ class NonFinite(Report):
 
     side: str
     place: NodePlace
-    found: Literal["NaN", "inf", "-inf"]
-    reference: Literal["NaN", "inf", "-inf", "finite"]
+    found: Finite
+    reference: Finite
     weight: str | None = None
 
     def __str__(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ostinato.ir.explain_layout import ExplainedLayout
+from ostinato.planner.explain import ExplainedAddress, PeakAnswer
+from ostinato.runtime.explains import ModeAnswer
 from ostinato.tools.report import Report
 
 __all__ = ["ExplainReport", "PassesReport"]
@@ -37,7 +40,8 @@ class PassesReport(Report):
 
 
 class ExplainReport(Report):
-    """`ostinato explain`: decisions of one bucket, node by node."""
+    """`ostinato explain`: what was asked of one bucket: decisions node by node, or layouts or addresses value by value, the peak, or the mode; the others are
+    empty or null."""
 
     class Rejected(Report):
         """A row that was not chosen."""
@@ -76,3 +80,7 @@ class ExplainReport(Report):
     entry: str
     target: str
     nodes: tuple[Node, ...]
+    layouts: tuple[ExplainedLayout, ...] = ()
+    addresses: tuple[ExplainedAddress, ...] = ()
+    peak: PeakAnswer | None = None
+    mode: ModeAnswer | None = None

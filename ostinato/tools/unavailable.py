@@ -10,7 +10,6 @@ __all__ = ["UNAVAILABLE", "refusal"]
 
 UNAVAILABLE: Mapping[str, str] = {
     "bisect": "find the first node, pass or address at which two runs part",
-    "breakeven": "measure from how many replays on a captured graph pays",
     "repro": "reduce a failing case to a file that reproduces it",
     "serve": "serve a model over HTTP",
 }

@@ -9,8 +9,9 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.tools.bench import bench, read_bandwidth
+from ostinato.tools.bench import bench
 from ostinato.tools.compare import compare
+from ostinato.tools.profile.bandwidth import read_bandwidth
 from tests.frontend.small_families import small_model
 
 MODES = ("reference", "eager", "planned", "guarded", "no-reuse", "captured")
@@ -36,7 +37,7 @@ def test_a_replay_shows_nothing_of_what_happens_within(llama: ost.Model, gpu: Hi
 
 
 def test_bench(llama: ost.Model, gpu: HipDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostinato.tools.bench.COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr("ostinato.tools.profile.bandwidth.COPIED_BYTES", 1 << 16)
     executable = ost.compile(llama, buckets={"B": [1], "T": [1, 4]}, context=5, device=gpu)
     said: list[str] = []
     report = bench(executable, "tiny", tokens=4, runs=1, seed=0, begin=said.append)

@@ -57,6 +57,11 @@ def _open_file(path: Path, families: Sequence[FamilyFiles], cache_directory: Pat
         return GgufCheckpoint(path, families, cache_directory)
     if path.suffix == ".safetensors" or path.name == "config.json":
         raise WeightsError(f"{path} is one file of a checkpoint", hint=f"open its directory: {path.parent}")
+    if path.suffix == ".ost":
+        raise WeightsError(
+            f"{path} is a saved executable, not a checkpoint",
+            hint="ostinato.load_executable, LLM.load and Embedder.load open one",
+        )
     refuse_formats([path])
     require_file(path, "checkpoint")
     with path.open("rb") as file:

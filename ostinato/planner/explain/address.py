@@ -105,30 +105,32 @@ class _Addresses(TouchedSlots):
             yield from (value for value in slot.values if value.startswith(WORKSPACE))
 
     def _of(self, name: str) -> str | None:
-        """The value whose bytes a value is: itself, or what it is a view of or written over."""
+        """The value whose bytes a value is: what it is a view of or written over, or itself; None for what has none."""
         base = self._storage[name].base if name in self._storage else name
-        for found in (name, base):
+        for found in (base, name):
             if found in self.slot or found in self._table or found in self._bound or found in self._place:
                 return found
         return None
 
     def explained(self, name: str) -> ExplainedAddress:
         owner = self._of(name) or name
-        producer = self.graph.producers.get(name)
-        tensor = self.graph.types.get(name)
-        what = "a step's bytes for itself" if tensor is None else str(tensor)
-        location = None if producer is None else producer.location
-        if owner in self.slot:
-            slot = self.slot[owner]
-            kind = "a slot of the arena" if owner == name else f"the bytes of %{owner} in the arena"
-            reasons = tuple(self._slot(slot, owner))
-            return ExplainedAddress(
-                self.entry.name, name, kind, what, slot.range, (slot.first, slot.last), location, reasons
-            )
-        kind, place = self._table.get(owner) or self._bound.get(owner) or ("value", self._place[owner])
-        kind = kind if owner == name else f"the bytes of %{owner}, {kind}"
+        producer, tensor = self.graph.producers.get(name), self.graph.types.get(name)
+        slot = self.slot.get(owner)
+        if slot is not None:
+            kind, whole, steps = "a slot of the arena", slot.range, (slot.first, slot.last)
+        else:
+            kind, whole = self._table.get(owner) or self._bound.get(owner) or ("value", self._place[owner])
+            steps = None
+        reasons = tuple(self._fixed(kind, whole) if slot is None else self._slot(slot, owner))
         return ExplainedAddress(
-            self.entry.name, name, kind, what, place, None, location, tuple(self._fixed(kind, place))
+            entry=self.entry.name,
+            name=name,
+            kind=kind if owner == name else f"the bytes of %{owner}, {kind}",
+            type="a step's bytes for itself" if tensor is None else str(tensor),
+            place=whole if owner == name else self._place.get(name, whole),
+            steps=steps,
+            location=None if producer is None else producer.location,
+            reasons=reasons,
         )
 
     def _fixed(self, kind: str, place: ByteRange) -> Iterator[str]:

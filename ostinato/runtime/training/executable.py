@@ -7,10 +7,11 @@ is no finite number changes nothing; with the policy "raise" no step is submitte
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
+from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.program import Program
@@ -337,6 +339,14 @@ class TrainExecutable(Executable):
 
     # as for every executable
 
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False, whole: bool = False) -> NoReturn:
+        """Raises `ConfigError`: what is worth keeping of training is its state, and its plan by itself."""
+        del path, weights, whole
+        raise ConfigError(
+            "a training step is not saved as an artifact",
+            hint="ostinato.Checkpoints keep its parameters and moments, `plan_training(...).planned.save(...)` its plan",
+        )
+
     def warm_up(self) -> None:
         """`prewarm`: a step on zeros would need a copy of all parameters and moments to put them back."""
         self.prewarm()
@@ -356,7 +366,7 @@ class TrainExecutable(Executable):
             self._number = int(counted.reshape(-1)[0])
 
     @property
-    def _own_options(self) -> Mapping[str, Any]:
+    def own_options(self) -> Mapping[str, Any]:
         return {"options": self.options, "standing": dict(self._standing)}
 
     def divert(self, diversion: Diversion | None) -> None:
@@ -368,6 +378,10 @@ class TrainExecutable(Executable):
     def regions_of(self, name: str) -> Regions:
         """`Executable.regions_of`: with the gradients that are bound."""
         return self._gradients.regions if name == TRAIN else super().regions_of(name)
+
+    def bound_memory(self, name: str) -> tuple[ExternalMemory, ...]:
+        """The caller's buffers of gradients."""
+        return self._gradients.bound if name == TRAIN else ()
 
     def kept_outputs(self, name: str) -> tuple[str, ...]:
         """The gradients that are kept."""

@@ -20,8 +20,9 @@ from ostinato.ir.training import GRADIENT_PREFIX
 from ostinato.ir.types import Array
 from ostinato.ir.weights import PackSource
 from ostinato.planner.plan import Binding, EntryPlan
-from ostinato.runtime.binding import ExternalMemory, refuse_overlaps
+from ostinato.runtime.binding import refuse_overlaps
 from ostinato.runtime.device import Device, DeviceEvent, DeviceStream, OrderedDevice
+from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.opened import memory_of_device
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.tensor_view import TensorView
@@ -112,6 +113,11 @@ class Gradients:
             (self._bindings[name].range, memory.address) for name, memory in self._bound.items()
         ]
         return self._regions.bind(bound, None) if bound else self._regions
+
+    @property
+    def bound(self) -> tuple[ExternalMemory, ...]:
+        """The caller's buffers."""
+        return tuple(self._bound.values())
 
     def check_addresses(self) -> None:
         """Raises `AddressChanged` for a buffer that moved since it was bound."""

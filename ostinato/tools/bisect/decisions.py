@@ -1,8 +1,8 @@
 """What can be decided otherwise about a side, kind by kind: the decisions by name, and the same side with only some of them in force.
 
-Places, in-place results and early starts are changed in the plan that there is; nobody plans anew, so that nothing else changes with them. Rows are chosen again
-for the graph as it is, so that fusions stay: a node that is not to keep its row gets the plainest one that takes it, the reference on the host, a readable one on
-a GPU. Passes are run again from the model.
+Places, in-place results and early starts are changed in the plan that there is; nobody plans anew, so that nothing else changes with them. Rows are chosen
+again for the graph as it is, so that fusions stay: a node that is not to keep its row gets the plainest one that takes it, the reference on the host, a
+readable one on a GPU. Passes are run again from the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ from ostinato.tools.bisect.subject import Outputs, Subject, fresh
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.repro.cut import plain_graph
 
-__all__ = ["Decisions", "early_starts", "in_place", "passes_of", "prefix_outputs", "rows_of", "shared_bytes", "with_rows"]
+__all__ = [
+    "Decisions",
+    "early_starts",
+    "in_place",
+    "passes_of",
+    "prefix_outputs",
+    "rows_of",
+    "shared_bytes",
+    "with_rows",
+]
 
 Made = Callable[[frozenset[str]], Executable]
 """The side with these decisions in force and none of the others of the kind."""
@@ -148,7 +157,9 @@ def with_rows(subject: Subject, kept: frozenset[str]) -> Executable:
         running = [node for node in graph.nodes if not OP[node.op].is_view]
         forced = {node.name: (node.impl or plainest) if node.name in kept else plainest for node in running}
         choice = RowChoice().and_forced(forced)
-        chosen, decisions[name] = SelectImpl(choice).decide(AssignLayout(choice).apply(plain_graph(graph), target), target)
+        chosen, decisions[name] = SelectImpl(choice).decide(
+            AssignLayout(choice).apply(plain_graph(graph), target), target
+        )
         graphs[name] = chosen
         entries[name] = (chosen, plan_entry(chosen, target, name=name, dims=plan.dims))
     made = build_program(entries)

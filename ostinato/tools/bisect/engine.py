@@ -10,6 +10,7 @@ A configuration that cannot be built or run answers "no": it does not show the d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from ostinato.ir.errors import OstinatoError
 
@@ -60,7 +61,7 @@ def smallest(decisions: Sequence[str], differs: Differs) -> tuple[str, ...]:
     while len(kept) > 1:
         size, more = divmod(len(kept), parts)
         cuts = [index * size + min(index, more) for index in range(parts + 1)]
-        subsets = [kept[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        subsets = [kept[a:b] for a, b in pairwise(cuts)]
         found = next((subset for subset in subsets if differs(frozenset(subset))), None)
         if found is not None:
             kept, parts = found, 2

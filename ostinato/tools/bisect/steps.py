@@ -24,13 +24,24 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.runtime.runners import PlannedRunner
 from ostinato.tools.bisect.subject import Subject, fresh
-from ostinato.tools.compare import TOLERANCE
 from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.verdicts import tolerance_of
 from ostinato.tools.compare.walk import Spoilt, Walk
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 
-__all__ = ["FACTOR", "Frozen", "Moved", "Seen", "Wrong", "first_step", "frozen_numbers", "moved_buffers", "unproven", "walked"]
+__all__ = [
+    "FACTOR",
+    "Frozen",
+    "Moved",
+    "Seen",
+    "Wrong",
+    "first_step",
+    "frozen_numbers",
+    "moved_buffers",
+    "unproven",
+    "walked",
+]
 
 FACTOR = 8.0
 """How much further than its operator's tolerance a result may be off: tolerances are stated for samples of unit scale, real values have outliers."""
@@ -93,7 +104,7 @@ def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact
     """The number of the run and the first value that differs, in program order; None where no node's result shows it. A replay shows nothing of what happens
     within it: captured steps are looked at one by one."""
     probes = [Probe(side.executable, "planned" if side.mode == "captured" else side.mode) for side in (left, right)]
-    tolerance = 0.0 if exact else TOLERANCE["f32" if precision_of(right.program) == "f32" else "bf16"]
+    tolerance = 0.0 if exact else tolerance_of(precision_of(right.program))
     for number, step in enumerate(work):
         seen = [probe.run(step.entry, step.inputs) for probe in probes]
         graph = right.program.graphs[step.entry]
@@ -104,17 +115,19 @@ def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact
     return None
 
 
-def walked(executable: Executable, work: Sequence[WorkStep]) -> Seen:
-    """Walks the runs of a workload until one has a fault; the last one's `Seen` where none has."""
+def walked(executable: Executable, work: Sequence[WorkStep], *, whole: bool = False) -> Seen:
+    """Walks the runs of a workload until one has a fault; the last one's `Seen` where none has, or with `whole`, which looks for no fault."""
     planned = executable.clone("planned")
     fresh(planned)
     walk = Walk(planned)
     seen = Seen("", 0)
     for number, step in enumerate(work):
-        seen = Seen(step.entry, number)
+        seen = Seen(step.entry, number, values={name: np.array(array) for name, array in step.inputs.items()})
         for visit in walk.run(step.entry, step.inputs):
             node = visit.node
             _remember(seen.values, node, visit.operands, visit.results)
+            if whole:
+                continue
             if visit.spoilt and seen.spoilt is None:
                 seen.spoilt = node, visit.spoilt[0]
             results = [visit.valid(array, value.type) for array, value in zip(visit.results, node.results, strict=True)]

@@ -10,13 +10,13 @@ import numpy as np
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.text import graph_hash
 from ostinato.ir.types import Array
-from ostinato.planner.plan import EntryPlan
 from ostinato.planner.moved import with_entries
+from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
-from ostinato.tools.compare import TOLERANCE
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.sides import Side, Sides
+from ostinato.tools.compare.verdicts import tolerance_of
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 from ostinato.tools.repro.report import Worst
@@ -94,7 +94,7 @@ def limit_of(left: Subject, right: Subject, outputs: Outputs) -> float:
         return 0.0
     finite = [values[np.isfinite(values)].astype(np.float64) for values in outputs]
     spread = float(np.std(np.concatenate(finite))) if any(part.size for part in finite) else 1.0
-    return max(_tolerance(left), _tolerance(right)) * spread
+    return max(tolerance_of(precision_of(side.program)) for side in (left, right)) * spread
 
 
 def compared(work: Sequence[WorkStep], left: Outputs, right: Outputs, limit: float) -> tuple[int, Worst] | None:
@@ -104,8 +104,3 @@ def compared(work: Sequence[WorkStep], left: Outputs, right: Outputs, limit: flo
         if found is not None:
             return number, found
     return None
-
-
-def _tolerance(subject: Subject) -> float:
-    """Whatever rounds to bf16 somewhere is judged as bf16."""
-    return TOLERANCE["f32" if precision_of(subject.program) == "f32" else "bf16"]

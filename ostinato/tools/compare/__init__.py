@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from ostinato.tools.compare.comparison import TOLERANCE, compare, show_comparison
+from ostinato.tools.compare.comparison import compare
+from ostinato.tools.compare.show import show_comparison
+from ostinato.tools.compare.verdicts import TOLERANCE
 
 __all__ = ["TOLERANCE", "compare", "show_comparison"]

@@ -1,69 +1,76 @@
-"""`compare`: modes of one program side by side, with verdicts that follow from contracts and not from taste.
+"""`compare`: sides of one program, or programs of one model, beside each other, with verdicts that follow from contracts and not from taste.
 
-Eager, planned, captured, guarded and "no-reuse" (planned, but no byte serves twice) run the same decisions and must be bit-equal. The reference is the oracle
-in numpy, whose sums run in another order: every pair with it must agree within a tolerance that scales with the spread of the outputs. Each mode but the
-reference, which runs once, must repeat itself exactly. With `poison` all memory that a run may not depend on (arena, outputs, unused cache) is filled with NaN
-before each replay. Where a pair fails, the program is run again with every node observed, and the first node that differs is named. Of an encoder the
-normalised embeddings are compared.
+Modes of an executable run the same decisions and must be bit-equal: eager, planned, captured, guarded and "no-reuse" (planned, but no byte serves twice); so
+must programs that turn out to make the same decisions, such as one loaded from an artifact. Everything else, the reference (the oracle in numpy, whose sums run
+in another order), other policies, levels, passes and devices, a function of the caller's own, must agree within a tolerance that scales with the spread of the
+outputs. Each side must repeat itself exactly, in this process and in others.
+
+Where a contract is broken the cause is looked for, in this order: the first node whose results differ between the two; a node that is wrong by itself, on the
+same operands as its reference; the place where NaN began; and the node that does not repeat itself.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from ostinato.compiler import open_model
+from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
-from ostinato.ir.checks import instance, integer
+from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.types import Array
-from ostinato.passes.policy import Policy
+from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
-from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.forward import TextExecutable
-from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
-from ostinato.tools.compare.variants import VARIANTS, in_variant
-from ostinato.tools.compare.workload import TEXTS, WorkStep, longest_sequence, make_workload
-from ostinato.tools.console import milliseconds, table
-from ostinato.tools.programs import compile_model, precision_of
-from ostinato.tools.schemas import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
+from ostinato.tools.compare.asked import packed, sides_of
+from ostinato.tools.compare.causes import Causes, affordable
+from ostinato.tools.compare.functions import named_function
+from ostinato.tools.compare.processes import Again, run_processes
+from ostinato.tools.compare.runs import SideRun, run_function, run_side
+from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
+from ostinato.tools.compare.verdicts import Ran, identity_of, judge, mismatch_at
+from ostinato.tools.compare.workload import TEXTS, Case, Room, make_cases, room_of
+from ostinato.tools.loading import load_function
+from ostinato.tools.programs import device_of, precision_of
+from ostinato.tools.schemas_compare import (
+    BreakEven,
+    CompareReport,
+    Mismatch,
+    ModeTiming,
+    PairVerdict,
+    ProcessDigest,
+    SideReport,
+)
 
-__all__ = ["TOLERANCE", "compare", "show_comparison"]
+__all__ = ["compare"]
 
-TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
-"""Largest difference from the reference, in standard deviations of the reference's outputs.
-
-f32 sums of up to a few thousand terms in two orders, over tens of layers, stay an order of magnitude below; a wrong mask, position or weight
-row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
-"""
 DEFAULT_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _ModeRun:
-    """What a mode gave: outputs by step (valid rows only), whether each replay repeated them, and the time of each replay."""
-
-    outputs: tuple[Array, ...]
-    repeats: bool
-    seconds: tuple[float, ...]
+ROWS = 4
+"""Sequences at once of a model that is compiled here."""
+REFERENCE_BUDGET = 2_000_000_000
+"""Weights times steps that the interpreter is given: of larger models it answers the first cases only."""
 
 
 def compare(
     target: Model | str | os.PathLike[str] | Executable,
-    modes: Sequence[str] = ("reference", "eager", "planned"),
+    modes: Sequence[Any] = ("reference", "eager", "planned"),
     *,
     replays: int = 3,
+    processes: int = 0,
     poison: bool = True,
+    edges: bool = True,
+    operators: bool = True,
     seed: int = 0,
     tokens: int | None = None,
+    tolerance: float | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    context: int | None = None,
     device: str | Device = "auto",
     precision: str = "auto",
     policy: Policy | str = "balanced",
@@ -72,222 +79,262 @@ def compare(
     isa: str = "auto",
     report_progress: Callable[[str], None] | None = None,
 ) -> CompareReport:
-    """Runs `modes` of a model, or of an executable over packed entries, on the same random token ids and says how they agree.
+    """Runs the sides `modes` of a model, an artifact, or an executable over packed entries on the same token ids, and says how they agree.
 
-    Besides the modes of an executable there is "no-reuse": planned, with bytes of their own for all activations.
-    `tokens` is the length of the longest sequence (16, or less where the context is shorter). `device`, `precision`, `policy`, `memory_limit`, `threads` and
-    `isa` are for a model; an executable has its own. The report is `ok` when every pair keeps its contract and every mode repeated itself bit for bit `replays`
-    times.
+    A side is a mode of an executable, "no-reuse" (planned, with bytes of their own for all activations), settings like "policy=strict" or
+    "levels.linear=reference" (`parse_side`), the path of an artifact, a `Side`, an executable, or a function of the caller's own: given one sequence, int32
+    [T], it gives logits [T, vocabulary] or [vocabulary], of an encoder an embedding [dimension].
 
-    Raises `ConfigError` for unknown modes, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
+    `tokens` is the length of the longest sequence (16, or less where the context is shorter); with `edges` sequences of one token, of one id, of the extreme
+    ids and of just a bucket's size come beside those of chance. `replays` of each side must give the same bits, and so must `processes` fresh processes that
+    compile the model again. `poison` fills with NaN what a run may not depend on. `operators` makes the table of errors by operator. `tolerance` replaces that
+    of the precision, in standard deviations of the outputs.
+
+    `buckets`, `context`, `device`, `precision`, `policy`, `memory_limit`, `threads` and `isa` are for a model: what sides do not say otherwise. The report is
+    `ok` when every pair keeps its contract, and every side repeats itself here and in other processes.
+
+    Raises `ConfigError` for sides, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
-    modes, replays, seed = _modes(modes), integer(replays, "replays", low=1), integer(seed, "seed", low=0)
-    filled = instance(poison, bool, "poison")
-    poison = True if filled is None else filled
+    replays, seed = integer(replays, "replays", low=1), integer(seed, "seed", low=0)
+    processes = integer(processes, "processes", low=0)
+    for what, value in (("poison", poison), ("edges", edges), ("operators", operators)):
+        boolean(value, what)
     tokens = None if tokens is None else integer(tokens, "tokens", low=1)
-    if isinstance(target, Executable):
-        executable, name = _packed(target), "executable"
-    elif not isinstance(target, Model | str | os.PathLike):
+    given: object = tolerance  # callers are not type-checked
+    if given is not None and not (isinstance(given, float | int) and given >= 0):
         raise ConfigError(
-            f"{target!r} of type {type(target).__name__} cannot be compared",
-            hint="give a model, its path or name, or an executable; of an LLM its .executable",
+            f"tolerance is {tolerance!r}", hint="give standard deviations of the outputs, 0 for equal bits"
         )
-    else:
-        length = DEFAULT_TOKENS if tokens is None else tokens
-        settings = {
-            "device": device,
-            "precision": precision,
-            "policy": policy,
-            "memory_limit": memory_limit,
-            "threads": threads,
-            "isa": isa,
-        }
-        executable = _compiled(target, length, settings)
-        name = str(target.checkpoint.path) if isinstance(target, Model) else str(target)
-    longest = min(DEFAULT_TOKENS, longest_sequence(executable)) if tokens is None else tokens
-    work = make_workload(executable, tokens=longest, seed=seed)
-    runs: dict[str, _ModeRun] = {}
-    for mode in modes:
-        if report_progress is not None:
-            report_progress(mode)
-        runs[mode] = _run_mode(executable, mode, work, 1 if mode == "reference" else replays, poison)
-    pairs = [
-        _judge(executable, work, left, right, runs) for index, left in enumerate(modes) for right in modes[index + 1 :]
-    ]
-    timings = tuple(
-        ModeTiming(mode=mode, seconds=statistics.median(run.seconds), runs=len(run.seconds), repeats=run.repeats)
-        for mode, run in runs.items()
+    said = report_progress or _nobody
+    base = replace(
+        DEFAULT_SIDE,
+        device=device,
+        precision=precision,
+        policy=policy,
+        memory_limit=memory_limit,
+        threads=threads,
+        isa=isa,
     )
+    opened, name = _opened(target, base)
+    if isinstance(opened, Executable):
+        base = DEFAULT_SIDE
+    asked = sides_of(modes, base)
+    sides = Sides(opened, **_shapes(opened, tokens, buckets, context))
+    executables = {side.name: packed(sides.open(side)) for side in asked if side.function is None}
+    if not executables:
+        raise ConfigError("no side runs a program", hint="compare a function with a mode, such as planned")
+    room = reduce(Room.shared, map(room_of, executables.values()))
+    longest = min(DEFAULT_TOKENS, room.longest) if tokens is None else tokens
+    cases = make_cases(room, tokens=longest, seed=seed, edges=edges)
+
+    ran = _run_all(asked, executables, cases, replays, poison, said)
+    causes = Causes(sides, cases, poison, said)
+    pairs = _pairs(ran, cases, tolerance, causes)
+    for item in ran:
+        if item.run.unrepeated is not None:
+            causes.unrepeatable(item, replays)
+        if item.native and not np.isfinite(item.run.answers.values).all():
+            causes.examine(item, _first_not_finite(item) + 1)
+    programs = {item.identity: item for item in reversed(ran) if item.native}
+    tables = tuple(causes.table(item) for item in reversed(programs.values())) if operators else ()
+    known = {item.name: item.run.answers.digest for item in ran if item.native}
+    checked: tuple[ProcessDigest, ...] = ()
+    if processes:
+        again = Again(
+            target=_path(target),
+            modes=tuple(known),
+            settings={
+                "tokens": longest,
+                "seed": seed,
+                "edges": edges,
+                "poison": poison,
+                "buckets": None if buckets is None else dict(buckets),
+                "context": context,
+                "device": device,
+                "precision": precision,
+                "policy": policy,
+                "memory_limit": memory_limit,
+                "threads": threads,
+                "isa": isa,
+            },
+        )
+        checked = run_processes(again, [item.side for item in ran if item.native], base, known, processes, said)
+    shown = tuple(_side_report(item, ran, cases) for item in ran)
+    steps = max(len(set(item.run.answers.steps)) for item in ran)
     return CompareReport(
-        ok=all(pair.ok for pair in pairs) and all(timing.repeats for timing in timings),
+        ok=all(pair.ok for pair in pairs)
+        and all(side.repeats for side in shown)
+        and all(item.equal for item in checked),
         model=name,
-        modes=tuple(modes),
-        steps=len(work),
+        modes=tuple(side.name for side in asked),
+        steps=steps,
         replays=replays,
         poison=poison,
         seed=seed,
-        pairs=tuple(pairs),
-        timings=timings,
+        pairs=pairs,
+        timings=tuple(
+            ModeTiming(mode=side.name, seconds=side.seconds, runs=len(item.run.seconds), repeats=side.repeats)
+            for side, item in zip(shown, ran, strict=True)
+        ),
+        tokens=longest,
+        cases=tuple(case.name for case in cases),
+        sides=shown,
+        causes=tuple(causes.found),
+        non_finite=tuple(causes.non_finite),
+        operators=tables,
+        processes=checked,
     )
 
 
-def show_comparison(report: CompareReport, console: Console) -> None:
-    """The report for people."""
-    rows = []
-    for pair in report.pairs:
-        worst = "" if pair.worst is None else f"{pair.worst.difference:.3g}"
-        limit = "0" if pair.tolerance == 0 else f"{pair.tolerance:.3g}"
-        rows.append((f"{pair.left} / {pair.right}", pair.verdict, worst, limit))
-    if rows:
-        console.print(
-            table(f"{report.model}, {report.steps} steps", ("modes", "verdict", "largest difference", "limit"), rows)
+def _path(target: object) -> str:
+    """What another process can open. Raises `ConfigError` for an executable, which no other process has."""
+    if isinstance(target, Executable):
+        raise ConfigError(
+            "another process cannot have this executable", hint="give the model or its path, or processes=0"
         )
-    broken = [line for line, pair in zip(report.pair_lines(), report.pairs, strict=True) if not pair.ok]
-    for line in broken:
-        console.print(line, style="red", markup=False)
-    times = ((t.mode, milliseconds(t.seconds), str(t.runs), "yes" if t.repeats else "NO") for t in report.timings)
-    console.print(table("time of all steps", ("mode", "median", "replays", "repeats bit for bit"), times))
-    console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
+    return str(target.checkpoint.path if isinstance(target, Model) else target)
 
 
-def _modes(modes: object) -> tuple[str, ...]:
-    """The modes as a tuple; raises `ConfigError` for none, for one twice and for unknown ones."""
-    hint = f"give a list with some of {', '.join(VARIANTS)}"
-    if isinstance(modes, str) or not isinstance(modes, Iterable):
-        raise ConfigError(f"modes is {modes!r}, expected a list of modes", hint=hint)
-    listed = tuple(modes)
-    if unknown := [mode for mode in listed if mode not in VARIANTS]:
-        raise ConfigError(f"modes {unknown} cannot be compared here", hint=hint)
-    if not listed:
-        raise ConfigError("no mode is named", hint=hint)
-    if len(set(listed)) != len(listed):
-        raise ConfigError(f"modes {list(listed)} name one twice", hint="name each mode once")
-    return listed
+def _nobody(text: str) -> None:
+    del text
 
 
-def _compiled(
-    target: Model | str | os.PathLike[str], length: int, settings: Mapping[str, Any]
-) -> TextExecutable | EmbedExecutable:
-    """A model for one sequence of `length` tokens, or an encoder for texts of that many in all."""
+def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
+    """What is compared, and what the report calls it."""
+    if isinstance(target, Executable):
+        return packed(target), "executable"
+    if not isinstance(target, Model | str | os.PathLike):
+        raise ConfigError(
+            f"{target!r} of type {type(target).__name__} cannot be compared",
+            hint="give a model, its path or name, an artifact or an executable; of an LLM its .executable",
+        )
+    if not isinstance(target, Model) and str(target).endswith(ARTIFACT):
+        device = open_device(base.device, base.threads, base.isa)
+        loaded = load_function("ostinato.artifact", "load_executable")(target, device=device)
+        return packed(loaded), str(target)
     model = open_model(target)
-    batch, context = (1, length) if model.family.encoder is None else (TEXTS, None)
-    return compile_model(model, context=context, buckets={"B": [batch], "T": [length]}, mode="planned", **settings)
+    return model, str(model.checkpoint.path) if isinstance(target, Model) else str(target)
 
 
-def _packed(executable: Executable) -> TextExecutable | EmbedExecutable:
-    """The executable as one over packed entries, which is what can be given work without knowing the model; raises `ConfigError` for another."""
-    if isinstance(executable, TextExecutable | EmbedExecutable):
-        return executable
-    kinds: set[type[TextExecutable | EmbedExecutable]] = set()
-    for name, plan in executable.entries.items():
-        inputs = {binding.name for binding in plan.inputs}
-        if "row_of_token" not in inputs:
-            raise ConfigError(
-                "the entry is not packed, and only such entries can be compared",
-                node=name,
-                hint='trace the entry "step" (of an encoder "embed"), or give the model',
+def _shapes(
+    target: Model | Executable, tokens: int | None, buckets: Mapping[str, Sequence[int]] | None, context: int | None
+) -> dict[str, Any]:
+    """Buckets and context that sides of a model are compiled for: a few rows of the longest sequence, and a bucket of a quarter of that."""
+    if isinstance(target, Executable):
+        return {}
+    longest = DEFAULT_TOKENS if tokens is None else tokens
+    longest = longest if tokens is not None else min(longest, target.config.context_limit)
+    encoder = target.family.encoder is not None
+    if buckets is None:
+        buckets = {"B": [TEXTS if encoder else ROWS], "T": sorted({max(1, longest // 4), longest})}
+        context = context if encoder or context is not None else longest
+    return {"buckets": buckets, "context": context}
+
+
+def _run_all(
+    asked: Sequence[Side],
+    executables: Mapping[str, Any],
+    cases: Sequence[Case],
+    replays: int,
+    poison: bool,
+    said: Callable[[str], None],
+) -> list[Ran]:
+    """Every side on the work, the interpreter once and on as many cases as it can be given; functions last, since they are asked what the others were."""
+    runs: dict[str, SideRun] = {}
+    for name, executable in executables.items():
+        said(f"running {name}")
+        if executable.mode == "reference":
+            few = _few(cases, affordable(executable, REFERENCE_BUDGET))
+            runs[name] = run_side(executable, few, replays=1, poison=poison)
+        else:
+            runs[name] = run_side(executable, cases, replays=replays, poison=poison)
+    like = max((run.answers for run in runs.values()), key=lambda answers: len(answers.keys))
+    for side in asked:
+        if side.function is not None:
+            said(f"asking {side.name}")
+            runs[side.name] = run_function(named_function(side.function), side.name, cases, like, replays=replays)
+    return [_ran(side, executables.get(side.name), runs[side.name]) for side in asked]
+
+
+def _ran(side: Side, executable: Any, run: SideRun) -> Ran:
+    if executable is None:
+        return Ran(side, None, run, f"function {side.name}", "f32")
+    return Ran(side, executable, run, identity_of(executable), precision_of(executable.program))
+
+
+def _few(cases: Sequence[Case], steps: int) -> Sequence[Case]:
+    """The first cases of so many steps, and one at least."""
+    taken, count = 0, 0
+    for case in cases:
+        if taken and count + case.rounds > steps:
+            break
+        taken, count = taken + 1, count + case.rounds
+    return cases[:taken]
+
+
+def _pairs(
+    ran: Sequence[Ran], cases: Sequence[Case], tolerance: float | None, causes: Causes
+) -> tuple[PairVerdict, ...]:
+    """The verdict of every pair. Sides that gave the same bits part from a third one at the same node, which is looked for once."""
+    places: dict[frozenset[str], PairVerdict] = {}
+    found = []
+    for left, right in combinations(ran, 2):
+        pair = judge(left, right, cases, tolerance)
+        if not pair.ok:
+            both = frozenset(f"{item.run.answers.digest} {item.identity}" for item in (left, right))
+            if both not in places or pair.required == "bit-equal":
+                places[both] = causes.divergence(pair, left, right)
+            same = places[both]
+            pair = pair.model_copy(
+                update={
+                    name: getattr(same, name)
+                    for name in ("first_divergent_node", "divergence", "left_value", "right_value", "note")
+                }
             )
-        kinds.add(TextExecutable if "block_table" in inputs else EmbedExecutable)
-    (kind,) = kinds
-    return kind(executable.program, executable.device, executable.regions.shared, mode=executable.mode)
+        found.append(pair)
+    return tuple(found)
 
 
-def _run_mode(executable: Executable, mode: str, work: Sequence[WorkStep], replays: int, poison: bool) -> _ModeRun:
-    clone = in_variant(executable, mode)
-    _outputs(clone, work[0])  # what is built on the first run is not timed
-    first: tuple[Array, ...] = ()
-    repeats, seconds = True, []
-    for replay in range(replays):
-        clone.reset_state()
-        if poison:
-            _poison(clone)
-        begin = time.perf_counter()
-        found = tuple(_outputs(clone, step) for step in work)
-        seconds.append(time.perf_counter() - begin)
-        if replay == 0:
-            first = found
-        repeats = repeats and all(bits_equal(a, b) for a, b in zip(first, found, strict=True))
-    return _ModeRun(first, repeats, tuple(seconds))
+def _first_not_finite(ran: Ran) -> int:
+    """The first step whose answer is not finite."""
+    bad = np.flatnonzero(~np.isfinite(ran.run.answers.values).all(axis=1))
+    return ran.run.answers.steps[int(bad[0])]
 
 
-def _outputs(executable: Executable, step: WorkStep) -> Array:
-    return executable.run(step.entry, step.inputs, (step.output,))[step.output][: step.valid_rows]
-
-
-def _poison(executable: Executable) -> None:
-    """Fills with NaN (every byte 0xFF) what a run may not depend on: the arena, old inputs and outputs, and cache that it has not written itself. The state of
-    training (parameters, moments) is no cache: a step reads all of it."""
-    regions = executable.regions
-    training = bool(executable.program.plan.parameters)
-    for buffer in (regions.arena, regions.io, *(() if training else (regions.state,))):
-        buffer.fill(0xFF)
-
-
-def _judge(
-    executable: Executable, work: Sequence[WorkStep], left: str, right: str, runs: dict[str, _ModeRun]
-) -> PairVerdict:
-    a, b = runs[left].outputs, runs[right].outputs
-    exact = "reference" not in (left, right)
-    oracle = a if left == "reference" else b
-    relative = 0.0 if exact else TOLERANCE[precision_of(executable.program)]
-    tolerance = 0.0 if exact else relative * float(np.std(np.concatenate([values.ravel() for values in oracle])))
-    worst = _worst(work, a, b)
-    verdict: Verdict
-    if all(bits_equal(x, y) for x, y in zip(a, b, strict=True)):
-        verdict, worst = "bit-equal", None
-    elif worst is not None and worst.difference <= tolerance:
-        verdict = "within contract"
-    else:
-        verdict = "mismatch"
-    pair = PairVerdict(
-        left=left,
-        right=right,
-        required="bit-equal" if exact else "within contract",
-        verdict=verdict,
-        tolerance=tolerance,
-        worst=worst,
-        first_divergent_node=None,
+def _side_report(ran: Ran, every: Sequence[Ran], cases: Sequence[Case]) -> SideReport:
+    run, executable = ran.run, ran.executable
+    at = run.unrepeated
+    apart: Mismatch | None = None
+    if at is not None:
+        apart = mismatch_at(run.answers, at.key, at.index, at.first, at.found, abs(at.first - at.found), cases)
+    return SideReport(
+        name=ran.name,
+        mode="function" if executable is None else executable.mode,
+        device="" if executable is None else device_of(executable),
+        precision="" if executable is None else ran.precision,
+        policy=str(named_policy(ran.side.policy)) if ran.side.compiled else "",
+        program="" if executable is None else ran.identity[:12],
+        steps=len(set(run.answers.steps)),
+        seconds=statistics.median(run.seconds),
+        ready_seconds=run.ready_seconds,
+        repeats=at is None,
+        digest=run.answers.digest,
+        unrepeated=apart,
+        counts=run.counts,
+        break_even=_break_even(ran, every),
     )
-    if pair.ok:
-        return pair
-    return pair.model_copy(update={"first_divergent_node": _first_divergent(executable, work, left, right, relative)})
 
 
-def _worst(work: Sequence[WorkStep], left: Sequence[Array], right: Sequence[Array]) -> Mismatch | None:
-    """The largest difference over all steps; a NaN on one side counts as infinite."""
-    found: Mismatch | None = None
-    for step, (a, b) in enumerate(zip(left, right, strict=True)):
-        if not a.size:
-            continue
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        difference = np.where(np.isnan(difference), np.where(np.isnan(a) & np.isnan(b), 0.0, np.inf), difference)
-        place = np.unravel_index(int(np.argmax(difference)), difference.shape)
-        if found is None or difference[place] > found.difference:
-            index = tuple(int(i) for i in place)
-            found = Mismatch(
-                output=work[step].output,
-                step=step,
-                index=index,
-                left=float(a[place]),
-                right=float(b[place]),
-                difference=float(difference[place]),
-            )
-    return found
-
-
-def _first_divergent(
-    executable: Executable, work: Sequence[WorkStep], left: str, right: str, tolerance: float
-) -> str | None:
-    """Runs both modes again with every node observed; None when the difference does not show in a node's result.
-
-    Nothing can be seen within a replay: the same steps are observed one by one.
-    """
-    probes = [Probe(executable, "planned" if mode == "captured" else mode) for mode in (left, right)]
-    for number, step in enumerate(work):
-        seen = [probe.run(step.entry, step.inputs) for probe in probes]
-        graph = executable.program.graphs[step.entry]
-        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
-        found = first_difference(graph, seen[0], seen[1], counts, tolerance)
-        if found is not None:
-            return f"{found} (step {number}, {step.entry})"
+def _break_even(ran: Ran, every: Sequence[Ran]) -> BreakEven | None:
+    """Against the way of running the same program that takes less to make ready: captured against planned, planned against eager."""
+    slower = {"captured": ("planned", "eager"), "planned": ("eager",)}
+    if ran.executable is None:
+        return None
+    for mode in slower.get(ran.executable.mode, ()):
+        for other in every:
+            if other.executable is not None and other.executable.mode == mode and other.identity == ran.identity:
+                saved = statistics.median(other.run.seconds) - statistics.median(ran.run.seconds)
+                more = max(0.0, ran.run.ready_seconds - other.run.ready_seconds)
+                replays = int(np.ceil(more / saved)) if saved > 0 else None
+                return BreakEven(against=other.name, ready_seconds=more, saved_seconds=saved, replays=replays)
     return None

@@ -1,15 +1,14 @@
 """What is wrong within one program: every node of some steps beside its operator's reference on the very operands it was given.
 
-Three things come of one walk (`walk.py`): a table of errors by operator and row; the first node that is wrong by itself (`Cause`: its kernel, or an operand that
-somebody wrote over); and where NaN or infinity begins (`NonFinite`). An error is measured against the operator's own tolerance, whose absolute part counts for
-values around 1 and is scaled by the root mean square of larger ones.
+Three things come of one walk (`walk.py`): a table of errors by operator and row; the first node that is wrong by itself (`Cause`: its kernel, or an operand
+that somebody wrote over); and where NaN or infinity begins (`NonFinite`). An error is measured against the operator's own tolerance, whose absolute part counts
+for values around 1 and is scaled by the root mean square of larger ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -22,12 +21,11 @@ from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.walk import Visit, Walk
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.schemas_compare import Cause, NodePlace, NonFinite, OperatorError
+from ostinato.tools.schemas_compare import Cause, Finite, NodePlace, NonFinite, OperatorError
 
 __all__ = ["Examination", "examine", "find_unrepeatable", "node_place"]
 
 _MANTISSA = {DType.F32: 23, DType.F16: 10, DType.BF16: 7, DType.F64: 52}
-Kind = Literal["NaN", "inf", "-inf", "finite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +187,7 @@ def _judge(at: _At, expected: tuple[Array, ...], rows: dict[tuple[str, str | Non
                     expected=float(wanted[index]),
                     found=float(found[index]),
                     allowed=float(errors.allowed[index]),
+                    in_place=at.visit.in_place,
                 )
     return cause
 
@@ -313,7 +312,7 @@ def _all_finite(array: Array) -> bool:
     return bool(np.isfinite(array if kind in (np.float32, np.float64) else array.astype(np.float32)).all())
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object) -> Finite:
     number = float(value)  # type: ignore[arg-type]
     if np.isnan(number):
         return "NaN"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,7 +19,7 @@ from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.interp import Observer
 from ostinato.ir.precision import PrecisionPolicy
-from ostinato.passes.pipeline import PASSES
+from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
@@ -42,7 +42,8 @@ class Side:
 
     `mode`: one of an executable, "no-reuse" (planned, with bytes of their own for all activations), or "auto". `levels` and `disable` force rows and leave
     passes out, as for `compile` ("*": every optional one); `passes` are more of them. `capture` says which steps a captured side captures. `artifact` is the
-    path of a saved executable, which brings its program along, and `function` the caller's own (see `functions.py`): neither takes settings of the compiler.
+    path of a saved executable and `executable` an open one, which bring their program along, and `function` is the caller's own (see `functions.py`): these
+    take no settings of the compiler.
     """
 
     name: str = "auto"
@@ -59,6 +60,7 @@ class Side:
     capture: tuple[str, ...] | None = None
     artifact: str | None = None
     function: Callable[..., Any] | str | None = None
+    executable: Executable | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for a mode that does not exist and for settings beside an artifact or a function, which would go unread."""
@@ -68,16 +70,16 @@ class Side:
                 node=self.name,
                 hint=f"use auto or one of {', '.join(VARIANTS)}",
             )
-        if self.artifact is not None and self.function is not None:
-            raise ConfigError("a side is an artifact or a function, not both", node=self.name)
+        if sum(given is not None for given in (self.artifact, self.function, self.executable)) > 1:
+            raise ConfigError("a side is an artifact, a function or an executable", node=self.name, hint="give one")
         if not self.compiled and self.choices != _NO_CHOICES:
-            what = "an artifact brings its program" if self.function is None else "a function is not compiled"
-            raise ConfigError(f"{what}: it takes no settings of the compiler", node=self.name, hint="leave them out")
+            what = "it brings its program along" if self.function is None else "a function is not compiled"
+            raise ConfigError(f"{what}: there are no settings of the compiler", node=self.name, hint="leave them out")
 
     @property
     def compiled(self) -> bool:
         """Whether the compiler makes the program of this side."""
-        return self.artifact is None and self.function is None
+        return self.artifact is None and self.function is None and self.executable is None
 
     @property
     def choices(self) -> tuple[object, ...]:
@@ -88,7 +90,7 @@ class Side:
     @property
     def program_key(self) -> tuple[object, ...]:
         """What decides the program: sides with equal keys run the same one."""
-        return (self.device, self.threads, self.isa, self.artifact, *self.choices)
+        return (self.device, self.threads, self.isa, self.artifact, id(self.executable), *self.choices)
 
     def settings(self) -> dict[str, Any]:
         """The arguments of `compile` and `compile_encoder` that the program follows from, but for the device."""
@@ -162,7 +164,7 @@ def parse_side(text: str, base: Side = DEFAULT_SIDE) -> Side:
 
 
 def _every_optional() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item.name for item in PASSES.values() if item.optional))
+    return tuple(item.name for item in pipeline() if item.optional)
 
 
 def _hint(word: str) -> str:
@@ -208,6 +210,8 @@ class Sides:
 
     def program(self, side: Side) -> Executable:
         """The executable whose program this side runs, whatever its mode: the same object for sides with equal settings."""
+        if side.executable is not None:
+            return side.executable
         key = side.program_key
         if key not in self._programs:
             self._programs[key] = self._made(side)

@@ -6,7 +6,8 @@ share the weights: a difference from "planned" is one of places.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 from ostinato.ir.interp import Observer
 from ostinato.ir.step import StepKind
@@ -19,9 +20,10 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.options import MODES
 from ostinato.runtime.program import Program
 
-__all__ = ["VARIANTS", "in_variant"]
+__all__ = ["VARIANTS", "in_plan", "in_variant"]
 
 _NO_REUSE = "no-reuse"
+_SETTINGS = frozenset(spec.name for spec in fields(PlanSettings))
 VARIANTS = (*MODES, _NO_REUSE)
 
 
@@ -34,9 +36,25 @@ def in_variant(executable: Executable, variant: str, observer: Observer | None =
     return executable.clone(variant, observer)
 
 
-def in_plan(executable: Executable, settings: PlanSettings, mode: str, observer: Observer | None) -> Executable:
-    program = _replanned(executable.program, settings)
-    return type(executable)(program, executable.device, executable.regions.shared, mode=mode, observer=observer)
+def in_plan(
+    executable: Executable,
+    settings: PlanSettings,
+    mode: str,
+    observer: Observer | None = None,
+    capture: Sequence[str] | None = None,
+) -> Executable:
+    """Another executable over the same weights and steps, placed and proven anew with other settings. Raises what planning and loading raise."""
+    program, shared = _replanned(executable.program, settings), executable.regions.shared
+    return type(executable)(
+        program,
+        executable.device,
+        shared,
+        mode=mode,
+        capture=capture,
+        observer=observer,
+        reference_weights=executable.reference_weights,
+        **executable.own_options,
+    )
 
 
 def _replanned(program: Program, settings: PlanSettings) -> Program:
@@ -47,7 +65,10 @@ def _replanned(program: Program, settings: PlanSettings) -> Program:
         nodes = {node.name: node for node in graph.nodes}
         launches = (step for step in known.steps if step.kind is not StepKind.COPY)
         schedule = [Scheduled(nodes[step.node], step.lane, step.waits, step.signals) for step in launches]
-        entry = plan_entry(graph, target, name=name, dims=known.dims, schedule=schedule, settings=settings)
+        options = {key: value for key, value in known.options.items() if key not in _SETTINGS}
+        entry = plan_entry(
+            graph, target, name=name, dims=known.dims, options=options, schedule=schedule, settings=settings
+        )
         entries[name] = (graph, entry)
     plan = build_program(entries)
     check_program(plan, program.graphs, program.target)

@@ -42,7 +42,7 @@ class Spoilt:
 class Visit:
     """A node and what happened at it. `operands` and `results` have their full extents and the dtypes of their types; `rows` says how many are valid.
 
-    `expected` are the results of the operator's reference on these operands, with the valid rows only.
+    `in_place` is an operand whose bytes a result takes, where the operator does not say so itself.
     """
 
     node: Node
@@ -51,6 +51,7 @@ class Visit:
     results: tuple[Array, ...]
     rows: Rows | None
     spoilt: tuple[Spoilt, ...]
+    in_place: str | None = None
 
     def valid(self, array: Array, tensor: TensorType) -> Array:
         """The valid rows of a result."""
@@ -137,7 +138,7 @@ class _Run:
         extent = extent_of(self._graph, node)
         rows = None if extent is None else (extent[0], self._counts[extent[0]])
         results = tuple(self._values[value.name] for value in node.results)
-        return Visit(node, position, operands, results, rows, spoilt)
+        return Visit(node, position, operands, results, rows, spoilt, _in_place(step))
 
     def _value(self, name: str) -> Array:
         """A value as it was made; views are worked out from what they look into, state is read before the first step that is given it."""
@@ -209,6 +210,15 @@ class _Run:
                 if item is not None and item.writes and item.range.size and item.range.overlaps(place):
                     return None if producer is not None and step.node == producer.name else step.node
         return None
+
+
+def _in_place(step: Step) -> str | None:
+    """An operand in the arena that is read where another is written."""
+    here = [item for item in step.operands if item is not None and item.range.size and item.value != WORKSPACE]
+    for read in here:
+        if read.reads and not read.writes and any(item.writes and item.range.overlaps(read.range) for item in here):
+            return read.value
+    return None
 
 
 def _computes(step: Step) -> bool:

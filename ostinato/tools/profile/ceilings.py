@@ -1,6 +1,6 @@
 """What this machine can do at most, measured now: bytes a second, floating-point operations a second by dtypes, and the shortest step.
 
-- Bytes: `read_bandwidth` of `tools/bench.py`, between the device and its memory. What lies in a cache may come faster.
+- Bytes: `bandwidth.py`, between the device and its memory. What lies in a cache may come faster.
 - Operations: products by the row that the compiler chooses here, of growing size until one takes some milliseconds; the best of all sizes. It is the ceiling of
   the kernels that there are, not of the data sheet.
 - The shortest step: a run of many steps of one element each, in the mode of the profile, over their number.
@@ -26,7 +26,7 @@ from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
 from ostinato.runtime.profile import Profile
 from ostinato.runtime.program import Program
-from ostinato.tools.bench import read_bandwidth
+from ostinato.tools.profile.bandwidth import read_bandwidth
 
 __all__ = ["Ceilings", "measure_ceilings"]
 

@@ -1,13 +1,14 @@
 """The folder of a repro bundle: `repro.json`, `graph.txt`, `values.safetensors`, for faults of places `plan.json`, and a `README.txt`.
 
-Everything that is read has its sha256 in `repro.json`, so that damage is an error with the file's name and not another outcome. Nothing in a bundle is code: the
-graph is text, values are numbers, and a plan is made anew from graph and places (`plan.json` is for people and for `ostinato diff`). A bundle is written beside
-its place and moved there, so that there is never half of one.
+Everything that is read has its sha256 in `repro.json`, so that damage is an error with the file's name and not another outcome. Nothing in a bundle is code:
+the graph is text, values are numbers, and a plan is made anew from graph and places (`plan.json` is for people and for `ostinato diff`). A bundle is written
+beside its place and moved there, so that there is never half of one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -80,8 +81,8 @@ def write_bundle(bundle: Bundle, path: Path, plan: str = "") -> ReproFile:
 def read_bundle(path: Path) -> Bundle:
     """Reads a bundle, all of it checked.
 
-    Raises `ConfigError` for what is no bundle, `StaleArtifact` for one of another version, `WeightsError` for files that are missing, damaged or do not fit, and
-    what reading and verifying the graph raise.
+    Raises `ConfigError` for what is no bundle, `StaleArtifact` for one of another version, `WeightsError` for files that are missing, damaged or do not fit,
+    and what reading and verifying the graph raise.
     """
     about = _about(path)
     graph_text, values_file = _checked(path, about, _GRAPH), _checked(path, about, _VALUES)
@@ -127,8 +128,6 @@ def _about(path: Path) -> ReproFile:
 
 def _version(text: str) -> object:
     """The version that a text states, None where it states none."""
-    import json  # noqa: PLC0415 - only where a bundle cannot be read
-
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -212,7 +211,11 @@ def _readme(about: ReproFile) -> str:
         f"Fault     {about.fault}",
         f"Model     {about.model or '-'} (entry {about.entry}), not needed to run this",
         f"Compares  {about.left} with {about.right}, "
-        + ("bit for bit" if about.absolute == about.relative == 0 else f"within {about.absolute:.3g} + {about.relative:.3g} * |left|"),
+        + (
+            "bit for bit"
+            if about.absolute == about.relative == 0
+            else f"within {about.absolute:.3g} + {about.relative:.3g} * |left|"
+        ),
         f"Expected  {about.expected}",
         f"Made on   {about.environment.target} ({about.environment.isa}), library {about.environment.library}",
         "",
@@ -230,7 +233,8 @@ def _readme(about: ReproFile) -> str:
         ]
     lines += [
         f"{_GRAPH}          the operators, in the text form of graphs",
-        f"{_VALUES}  their inputs and weights" + (f"; {_SAVED}NAME: outputs that are right" if about.left == "saved" else ""),
+        f"{_VALUES}  their inputs and weights"
+        + (f"; {_SAVED}NAME: outputs that are right" if about.left == "saved" else ""),
         f"{_ABOUT}         what was compared, where, and the sha256 of the other files",
     ]
     if _PLAN in about.files:

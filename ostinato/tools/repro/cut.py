@@ -153,9 +153,7 @@ def cut_graph(graph: Graph, names: Collection[str], outputs: Collection[str] | N
     read = dict.fromkeys(name for node in inside for name in node.operands if name is not None and name not in made)
     extents = _extents(whole, inside, [*read, *made])
     counts = [name for _, name in extents]
-    updated = {
-        node.operands[operand] for node in inside for _, operand in OP[node.op].aliased(node.operands)
-    }
+    updated = {node.operands[operand] for node in inside for _, operand in OP[node.op].aliased(node.operands)}
     inputs = tuple(_input(whole, name, name in updated) for name in dict.fromkeys([*read, *counts]))
     ends = tuple(_outputs(whole, inside, set(names))) if outputs is None else tuple(outputs)
     cut = Graph(ENTRY, inputs, tuple(inside), ends, tuple(extents))

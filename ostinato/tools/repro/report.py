@@ -54,13 +54,13 @@ class Needs(Report):
 class ReproFile(Report):
     """`repro.json`. `left` is held against `right`: bit for bit where both limits are 0, else an element may be off by `absolute` + `relative` * |left|.
 
-    `expected` is the outcome that the bundle states. `fault` says in a sentence what was found, `nodes` are those of the model, `rows` the row of each node here
-    ({} for those of the device), `places` the first bytes of storages where those are the fault, `early` whether kernels may start early, `first_steps` how many
-    steps a captured side captures (None: all), `runs` how often each side runs. `files` has the sha256 of every other file that is read.
+    `expected` is the outcome that the bundle states. `fault` says in a sentence what was found, `nodes` are those of the model, `rows` the row of each node
+    here ({} for those of the device), `places` the first bytes of storages where those are the fault, `runs` how often each side runs. `files` has the sha256
+    of every other file that is read.
     """
 
-    format: Literal["ostinato-repro"] = FORMAT
-    version: Literal[1] = VERSION
+    format: Literal["ostinato-repro"] = "ostinato-repro"
+    version: Literal[1] = 1
     fault: str
     kind: str
     expected: Outcome

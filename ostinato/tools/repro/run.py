@@ -133,7 +133,9 @@ def _require(needs: Needs, cut: Cut) -> None:
     """Raises `ConfigError` for code of the user's that is not there."""
     added = {row.identity for row in user_rows()}
     missing = [f"operator {name}" for name in needs.operators if name not in OP]
-    missing += [f"row {name}" for name in needs.rows if name not in added and name.partition("@")[2] in cut.rows.values()]
+    missing += [
+        f"row {name}" for name in needs.rows if name not in added and name.partition("@")[2] in cut.rows.values()
+    ]
     if missing:
         told = f" (it was {needs.extension})" if needs.extension else ""
         raise ConfigError(

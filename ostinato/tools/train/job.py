@@ -33,7 +33,7 @@ from ostinato.tools.train.data import texts_of
 from ostinato.tools.train.report import TrainPlanReport
 from ostinato.training import Recipe, plan_training
 
-__all__ = ["CHECKPOINTS", "CURVE", "METRICS", "MODEL", "export", "opened", "planned", "recipe_of", "settings_of"]
+__all__ = ["CHECKPOINTS", "CURVE", "METRICS", "MODEL", "export", "opened", "planned", "recipe_of", "settings_of", "sketched"]
 
 INITIAL, CHECKPOINTS, METRICS, CURVE, MODEL = "initial", "checkpoints", "metrics.jsonl", "loss.svg", "model"
 _MARK = "initial.json"
@@ -78,7 +78,7 @@ def _made(folder: Path, new: NewModel, texts: list[str] | None, *, blank: bool =
 
 
 @contextmanager
-def _sketched(config: TrainConfig) -> Iterator[Model]:
+def sketched(config: TrainConfig) -> Iterator[Model]:
     """The model to plan for; a new one without its weights, in a folder that goes."""
     if config.model.new is None:
         yield opened(config)
@@ -107,7 +107,7 @@ def planned(config: TrainConfig, target: str, memory: str | None, seconds_of: Ca
     limit of memory that nothing keeps: that is in the report.
     """
     limit = config.memory_limit
-    with _sketched(config) as model:
+    with sketched(config) as model:
         recipe = recipe_of(config, config.made_optimizer())
         settings: Mapping[str, Any] = {"target": named_target(target), "policy": config.train.policy}
         message, missing = "", 0

@@ -1,31 +1,31 @@
-"""`ost.view`: the pictures of whatever stage a program has reached, as files in a folder.
+"""`ost.view`: whatever stage a program has reached, as one HTML file or as pictures in a folder.
 
-The DOT text of a graph is always written; its SVG only where graphviz' `dot` is installed, which the result says. The arena needs no other program.
+A path that ends in `.html` is the report (`report.py`), which needs no other program. Of pictures the DOT text of a graph is always written; its SVG and PNG
+only where graphviz' `dot` is installed, which the result says.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.compiler import Lowered, Planned, Traced
-from ostinato.ir.errors import ConfigError, NotYetAvailable
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_bytes, write_text
-from ostinato.ir.graph import Graph
-from ostinato.planner.plan import EntryPlan
-from ostinato.runtime.executable import Executable
-from ostinato.runtime.program import Program
+from ostinato.runtime.profile import Profile
+from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.stages import file_stem
 from ostinato.tools.view.arena import arena_to_svg, map_of_plan
 from ostinato.tools.view.dot import graph_to_dot, render
 from ostinato.tools.view.repeats import Repeat, find_repeats
+from ostinato.tools.view.report import page_data, report_page
+from ostinato.tools.view.subjects import Entry, Viewable, subject_of
 
-__all__ = ["DOT_MISSING", "EntryPicture", "Viewable", "view"]
+__all__ = ["DOT_MISSING", "EntryPicture", "is_page", "view"]
 
-Viewable = Graph | Traced | Lowered | Planned | Program | Executable
 DOT_MISSING = "graphviz' `dot` is not installed: the graph was written as DOT text only"
 
 
@@ -40,47 +40,61 @@ class EntryPicture:
     files: tuple[str, ...]
 
 
-def view(subject: Viewable, directory: str | os.PathLike[str]) -> tuple[EntryPicture, ...]:
-    """Writes the pictures of a graph, traced, lowered or planned model, or executable into `directory` (made if need be), one set an entry.
+def is_page(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of a report, by its ending, rather than that of a folder for pictures."""
+    return Path(path).suffix.lower() in (".html", ".htm")
 
-    Files: `<entry>.graph.dot`, `<entry>.graph.svg` where `dot` is installed, and `<entry>.arena.svg` where there is a plan. Raises `ConfigError` for
-    something that is none of these and for a place that cannot be written, `BackendError` when `dot` fails.
+
+def view(
+    subject: Viewable,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    profile: Profile | Mapping[str, Profile] | None = None,
+    ceilings: Ceilings | None = None,
+    before: Viewable | None = None,
+) -> tuple[EntryPicture, ...]:
+    """Writes what there is to see of a graph, a traced, lowered or planned model or training step, an executable, an `LLM`, an `Embedder`, or an artifact by
+    its path.
+
+    `path` "report.html" is one file that opens in a browser and fetches nothing: the graph with repeated layers collapsed, every node's types, decision and
+    source line, the arena over time, steps, addresses and statistics. `title` stands over it, `profile` adds measured times (`exe.profile()`, or one by entry),
+    `ceilings` what their device can do at most (`tools.profile.ceilings.measure_ceilings`), and `before` is a second subject: the report says what differs from it.
+
+    Any other path is a folder (made if need be) for pictures: `<entry>.graph.dot`, `<entry>.graph.svg` and `.png` where graphviz' `dot` is installed, and
+    `<entry>.arena.svg` where there is a plan.
+
+    Returns what was drawn of each entry. Raises `ConfigError` for a subject that is none of these, a place that cannot be written, a profile of another plan,
+    and options of the report for a folder; `ArtifactError` for a damaged artifact; `BackendError` when `dot` fails.
     """
-    given: Any = directory  # callers are not type-checked
+    given: Any = path  # callers are not type-checked
     if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"the directory is {given!r}, expected a path", hint="name a folder for the pictures")
-    folder = Path(directory)
-    if folder.suffix.lower() in (".html", ".htm"):
-        raise NotYetAvailable("the report as one HTML file is not yet available", hint="name a folder for the pictures")
-    return tuple(_write(name, graph, plan, folder) for name, graph, plan in _entries(subject))
+        raise ConfigError(f"the path is {given!r}", hint="name a file that ends in .html, or a folder for pictures")
+    found = subject_of(subject)
+    if not is_page(path):
+        options = (("title", title), ("profile", profile), ("ceilings", ceilings), ("before", before))
+        if unread := [name for name, value in options if value]:
+            raise ConfigError(f"pictures have no {', '.join(unread)}", hint='name a file that ends in ".html"')
+        return tuple(_write(entry, Path(path)) for entry in found.entries)
+    profiles = {profile.entry: profile} if isinstance(profile, Profile) else profile
+    earlier = None if before is None else subject_of(before)
+    data = page_data(found, title or found.title, profiles=profiles, ceilings=ceilings, before=earlier)
+    file = write_text(Path(path), report_page(data))
+    return tuple(_picture(entry, (file,)) for entry in found.entries)
 
 
-def _entries(subject: Viewable) -> list[tuple[str, Graph, EntryPlan | None]]:
-    if isinstance(subject, Graph):
-        return [(subject.name, subject, None)]
-    if isinstance(subject, Traced):
-        return [(subject.graph.name, subject.graph, None)]
-    if isinstance(subject, Lowered):
-        return [(subject.name, subject.graph, None)]
-    if isinstance(subject, Planned):
-        return [(subject.lowered.name, subject.lowered.graph, subject.plan)]
-    program = subject.program if isinstance(subject, Executable) else subject
-    if not isinstance(program, Program):
-        raise ConfigError(
-            f"{type(subject).__name__} cannot be drawn",
-            hint="give a graph, a traced, lowered or planned model, or an executable",
-        )
-    return [(name, graph, program.plan.entries[name]) for name, graph in program.graphs.items()]
-
-
-def _write(name: str, graph: Graph, plan: EntryPlan | None, folder: Path) -> EntryPicture:
-    repeats = find_repeats(graph)
-    dot = graph_to_dot(graph, repeats)
-    stem = file_stem(name)
+def _write(entry: Entry, folder: Path) -> EntryPicture:
+    dot = graph_to_dot(entry.graph, find_repeats(entry.graph))
+    stem = file_stem(entry.name)
     files = [write_text(folder / f"{stem}.graph.dot", dot)]
     if shutil.which("dot") is not None:
-        files.append(write_bytes(folder / f"{stem}.graph.svg", render(dot)))
-    if plan is not None:
-        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(plan, graph))))
-    drawn = len(graph.nodes) - sum(repeat.hidden for repeat in repeats)
-    return EntryPicture(name, len(graph.nodes), drawn, repeats, tuple(files))
+        files += [write_bytes(folder / f"{stem}.graph.{form}", render(dot, form)) for form in ("svg", "png")]
+    if entry.plan is not None:
+        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(entry.plan, entry.graph))))
+    return _picture(entry, tuple(files))
+
+
+def _picture(entry: Entry, files: tuple[str, ...]) -> EntryPicture:
+    repeats = find_repeats(entry.graph)
+    drawn = len(entry.graph.nodes) - sum(repeat.hidden for repeat in repeats)
+    return EntryPicture(entry.name, len(entry.graph.nodes), drawn, repeats, files)

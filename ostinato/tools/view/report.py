@@ -12,6 +12,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.version import VERSION
 from ostinato.runtime.profile import Profile
 from ostinato.tools.page import asset, render_page
+from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.view.diff_data import DiffSide, diff_data
 from ostinato.tools.view.graph_data import graph_data
 from ostinato.tools.view.plan_data import memory_data, plan_data
@@ -24,8 +25,20 @@ __all__ = ["page_data", "report_page"]
 PAGE_VERSION = 1
 _PACKAGE = "ostinato.tools.view"
 SCRIPTS = (
-    "core.js", "model.js", "layout.js", "scene.js", "pen.js", "graph.js", "inspector.js", "search.js", "plots.js", "slots.js", "paint.js", "space.js", "arena.js",
-)  # fmt: skip
+    *("core.js", "model.js", "layout.js", "scene.js", "pen.js", "graph.js", "inspector.js", "search.js"),
+    *(
+        "plots.js",
+        "slots.js",
+        "paint.js",
+        "space.js",
+        "grid.js",
+        "arena.js",
+        "timeline.js",
+        "tables.js",
+        "diff.js",
+        "memory.js",
+    ),
+)
 """In the order in which they run: what others use comes first."""
 STYLES = ("page.css", "graph.css", "panels.css")
 
@@ -35,10 +48,12 @@ def page_data(
     title: str,
     *,
     profiles: Mapping[str, Profile] | None = None,
+    ceilings: Ceilings | None = None,
     before: Subject | None = None,
     before_title: str = "before",
 ) -> dict[str, Any]:
-    """The data of a page. `profiles` are measured times by entry; with `before` the page says what differs between it and the subject.
+    """The data of a page. `profiles` are measured times by entry, `ceilings` what their device was measured to reach; with `before` the page says what differs
+    between it and the subject.
 
     Raises `ConfigError` for a profile of no entry with a plan, and for one of other steps than the plan's.
     """
@@ -52,7 +67,9 @@ def page_data(
                 "name": entry.name,
                 "graph": graph_data(entry.graph, strings, entry.decisions, clones),
                 "plan": None if entry.plan is None else plan_data(entry.plan, strings, entry.graph),
-                "profile": None if profile is None or entry.plan is None else profile_data(profile, entry.plan),
+                "profile": None
+                if profile is None or entry.plan is None
+                else profile_data(profile, entry.plan, ceilings),
             }
         )
     if measured:

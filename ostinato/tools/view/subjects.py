@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ostinato.compiler import Lowered, Planned, Traced
 from ostinato.embedder import Embedder
+from ostinato.frontend.model import Model
+from ostinato.frontend.source import CheckpointSource
+from ostinato.ir.checks import shown
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph
@@ -16,6 +21,7 @@ from ostinato.llm import LLM
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
+from ostinato.saving.read import is_artifact, read_artifact
 from ostinato.training import PlannedTraining, TracedTraining
 
 __all__ = ["Entry", "Subject", "Viewable", "subject_of"]
@@ -31,7 +37,10 @@ Viewable = (
     | PlannedTraining
     | LLM
     | Embedder
+    | str
+    | os.PathLike[str]
 )
+"""A path is that of an artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +55,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is looked at: its entries, what stage it is ("a plan for host"), and where there are some the plan of the whole program and the addresses of its
-    regions."""
+    """What is looked at: what it is called, what stage it is ("planned for host"), its entries, and where there are some the plan of the whole program and the
+    addresses of its regions."""
 
+    title: str
     stage: str
     entries: tuple[Entry, ...]
     plan: ProgramPlan | None = None
@@ -61,39 +71,59 @@ class Subject:
 
 
 def subject_of(given: Viewable) -> Subject:
-    """The entries of a graph, of a traced, lowered or planned model or training step, of a program, or of whatever runs one. Raises `ConfigError` for something
-    that is none of these."""
+    """The entries of a graph, of a traced, lowered or planned model or training step, of a program, of whatever runs one, or of an artifact by its path.
+
+    Raises `ConfigError` for something that is none of these, and what `read_artifact` raises.
+    """
     if isinstance(given, Graph):
-        return Subject("a graph", (Entry(given.name, given),))
-    if isinstance(given, Traced):
-        return Subject("traced", (Entry(given.graph.name, given.graph),))
+        return Subject(given.name, "graph", (Entry(given.name, given),))
     if isinstance(given, TracedTraining):
         return subject_of(given.traced)
-    if isinstance(given, Lowered):
-        return Subject(f"lowered for {given.target.name}", (Entry(given.name, given.graph, None, given.decisions),))
     if isinstance(given, PlannedTraining):
         return subject_of(given.planned)
+    if isinstance(given, Traced):
+        return Subject(_model(given.model), "traced", (Entry(given.graph.name, given.graph),))
+    if isinstance(given, Lowered):
+        entry = Entry(given.name, given.graph, None, given.decisions)
+        return Subject(_model(given.model), f"lowered for {given.target.name}", (entry,))
     if isinstance(given, Planned):
         lowered = given.lowered
         entry = Entry(lowered.name, given.graph, given.plan, lowered.decisions)
-        return Subject(f"planned for {lowered.target.name}", (entry,), given.program)
+        return Subject(_model(given.model), f"planned for {lowered.target.name}", (entry,), given.program)
     if isinstance(given, LLM | Embedder):
         return subject_of(given.executable)
     if isinstance(given, Executable):
         placed = {region: address for region, address, _ in given.regions.placed.regions}
-        stage = f"on {given.device.name} ({given.device.isa}), {given.mode}"
-        return Subject(stage, _entries(given.program), given.program.plan, placed)
+        stage = f"{given.device.name} ({given.device.isa}), {given.mode}"
+        return replace(_program(given.program), stage=stage, addresses=placed)
+    if isinstance(given, str | os.PathLike) and is_artifact(given):
+        return _artifact(given)
     program: Any = given  # callers are not type-checked
     if not isinstance(program, Program):
         raise ConfigError(
-            f"{type(program).__name__} cannot be looked at",
-            hint="give a graph, a traced, lowered or planned model or training step, an executable, an LLM or an Embedder",
+            f"{shown(given) if isinstance(given, str) else type(given).__name__} cannot be looked at",
+            hint="give a graph, a traced, lowered or planned model or training step, an executable, an LLM, an Embedder, or the path of an artifact (.ost)",
         )
-    return Subject(f"planned for {program.target.name}", _entries(program), program.plan)
+    return _program(program)
 
 
-def _entries(program: Program) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(name, graph, program.plan.entries[name], program.decisions.get(name, {}))
-        for name, graph in program.graphs.items()
-    )
+def _program(program: Program) -> Subject:
+    source, entries = program.source, _entries(program.plan, program.graphs, program.decisions)
+    title = source.checkpoint.path.name if isinstance(source, CheckpointSource) else entries[0].name
+    return Subject(title, f"planned for {program.target.name}", entries, program.plan)
+
+
+def _artifact(path: str | os.PathLike[str]) -> Subject:
+    found = read_artifact(path)
+    entries = _entries(found.plan, found.graphs, found.decisions)
+    return Subject(Path(path).name, f"saved for {found.device} ({found.target})", entries, found.plan)
+
+
+def _entries(
+    plan: ProgramPlan, graphs: Mapping[str, Graph], decisions: Mapping[str, Mapping[str, Decision]]
+) -> tuple[Entry, ...]:
+    return tuple(Entry(name, graphs[name], made, decisions.get(name, {})) for name, made in plan.entries.items())
+
+
+def _model(model: Model) -> str:
+    return model.checkpoint.path.name

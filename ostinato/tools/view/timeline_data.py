@@ -5,17 +5,21 @@ A page draws steps that were not measured by what the operator table says of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.profile import Profile
+from ostinato.tools.profile.ceilings import Ceilings
+from ostinato.tools.profile.roofline import roofline
 
 __all__ = ["profile_data"]
 
 
-def profile_data(profile: Profile, plan: EntryPlan) -> dict[str, Any]:
-    """The measured times of an entry's steps, in seconds, by position; -1 for a step that was not measured.
+def profile_data(profile: Profile, plan: EntryPlan, ceilings: Ceilings | None = None) -> dict[str, Any]:
+    """The measured times of an entry's steps, in seconds, by position; -1 for a step that was not measured. With `ceilings` the page says of each
+    step how near it comes to what its device can do.
 
     Raises `ConfigError` for a profile of other steps than the plan's.
     """
@@ -28,6 +32,10 @@ def profile_data(profile: Profile, plan: EntryPlan) -> dict[str, Any]:
                 hint="profile the executable that is viewed",
             )
         seconds[step.position], best[step.position] = step.seconds, step.best
+    roofs = [] if ceilings is None else roofline(profile, ceilings)
+    share, bound = [-1.0] * len(plan.steps), [""] * len(plan.steps)
+    for roof in roofs:
+        share[roof.step.position], bound[roof.step.position] = roof.share, roof.bound
     return {
         "device": profile.device,
         "mode": profile.mode,
@@ -37,6 +45,13 @@ def profile_data(profile: Profile, plan: EntryPlan) -> dict[str, Any]:
         "whole": profile.whole_seconds,
         "sum": profile.sum_seconds,
         "overhead": profile.overhead_seconds,
-        "seconds": [float(f"{value:.6g}") for value in seconds],
-        "best": [float(f"{value:.6g}") for value in best],
+        "seconds": _short(seconds),
+        "best": _short(best),
+        "share": _short(share) if roofs else None,
+        "bound": bound if roofs else None,
     }
+
+
+def _short(values: Sequence[float]) -> list[float]:
+    """No more digits than a clock has."""
+    return [float(f"{value:.5g}") for value in values]

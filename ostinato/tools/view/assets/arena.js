@@ -42,7 +42,7 @@
       this.listen();
       bus.on("entry", () => this.open(bus.entry()));
       bus.on("select", () => this.chosen());
-      bus.on("theme", () => this.recolour());
+      bus.on("theme", () => { this.recolour(); this.space.repaint(); });
       this.open(bus.entry());
     }
 
@@ -51,7 +51,7 @@
       this.stage.parentElement.hidden = !entry.plan;
       this.space.open(entry);
       if (!entry.plan) return;
-      this.map = new ostinato.SlotMap(entry.plan, arena);
+      this.map = ostinato.SlotMap.of(entry.plan, arena);
       this.arena = arena;
       this.view = this.map.whole;
       this.step = this.map.arena.peak_step;
@@ -71,7 +71,7 @@
 
     keyOf(place) {
       const { role, op, layer } = this.map.plan.slots, slot = this.map.slots[place];
-      return this.by === "role" ? this.map.plan.roles[role[slot]] : this.by === "operator" ? ostinato.text(op[slot]) || "workspace" : layer[slot];
+      return this.by === "role" ? this.map.plan.roles[role[slot]] : this.by === "operator" ? ostinato.family(ostinato.text(op[slot]) || "workspace") : layer[slot];
     }
 
     recolour() {
@@ -86,13 +86,13 @@
       else if (this.by === "layer") keys.sort((a, b) => a - b);
       else keys.sort((a, b) => weights.get(b) - weights.get(a));
       this.layers = this.map.plan.steps.layer.reduce((most, layer) => Math.max(most, layer + 1), 1);
-      this.colours = new Map(keys.map((key, index) => [key,
-        this.by === "role" ? plots.colours.role(key) : this.by === "layer" ? plots.colours.layer(key, this.layers) : plots.colours.many(index)]));
+      this.colours = new Map(keys.map((key) => [key,
+        this.by === "role" ? plots.colours.role(key) : this.by === "layer" ? plots.colours.layer(key, this.layers) : css(`--op-${key}`)]));
       this.showLegend(keys);
       this.refill();
     }
 
-    /** The pixels that slots are painted with: pale where something else is asked for; what is coloured by role is a little lighter in every second layer. */
+    /** The pixels that slots are painted with: pale where something else is asked for; every second layer is a little lighter. */
     refill() {
       const paper = plots.rgb(css("--paper")), made = new Map();
       for (const [key, colour] of this.colours) {
@@ -106,7 +106,7 @@
       for (let place = 0; place < number; place += 1) {
         const key = this.keyOf(place);
         const pale = this.only !== null ? key !== this.only : this.selected && !this.selected.made.has(place) && !this.selected.read.has(place);
-        const { fill, edge, bright } = made.get(key)[pale ? 2 : this.by === "role" && layer[this.map.slots[place]] % 2 === 1 ? 1 : 0];
+        const { fill, edge, bright } = made.get(key)[pale ? 2 : this.by !== "layer" && layer[this.map.slots[place]] % 2 === 1 ? 1 : 0];
         this.fills[place] = fill;
         this.edges[place] = edge;
         this.dark[place] = pale ? 2 : bright > 0.55 ? 1 : 0;

@@ -13,10 +13,18 @@
     return shownOf.get(graph);
   };
 
+  // What each node takes, where it was measured.
+  function taken() {
+    const { plan, profile } = ostinato.bus.entry();
+    const found = new Map();
+    if (plan && profile) plan.steps.node.forEach((node, position) => profile.seconds[position] >= 0 && found.set(ostinato.text(node), profile.seconds[position]));
+    return found;
+  }
+
   // --- where things are
 
   function compose() {
-    scene = ostinato.scene(graph, shown());
+    scene = ostinato.scene(graph, shown(), taken());
     over.replaceChildren(...scene.frames.map(header));
     redraw();
   }
@@ -32,7 +40,8 @@
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     if (!width || !height) return;
     const all = Math.min((width - 40) / scene.width, (height - 40) / scene.height, 1.1);
-    view.scale = whole || all > 0.7 ? all : 0.92;
+    const across = Math.min(0.95, Math.max(0.62, (width - 60) / scene.width));
+    view.scale = whole ? Math.max(0.08, all) : Math.max(all, across);
     const middle = whole ? scene.width / 2 : scene.items.slice(0, 40).reduce((sum, item) => sum + item.x, 0) / Math.max(1, Math.min(40, scene.items.length));
     view.x = width / 2 - (view.scale * scene.width + 40 < width ? scene.width / 2 : middle) * view.scale;
     view.y = scene.height * view.scale < height ? (height - scene.height * view.scale) / 2 : 20;
@@ -303,6 +312,11 @@
       bus.on("entry", open);
       bus.on("select", selected);
       bus.on("theme", redraw);
+      bus.on("hover", (found) => {
+        if (found && found.from === "graph") return;
+        hovered = found ? itemOf(ostinato.resolver(bus.entry(), found.node)) : null;
+        redraw();
+      });
       bus.on("search", (found) => {
         matches = found;
         redraw();

@@ -4,12 +4,12 @@
 // edge: {from, to, kind}: "flow" goes down through the layers and shapes the layout; "arc" and "carried" are drawn past it.
 //
 // Layers by longest path within a block, order within a layer by the mean place of the neighbours, and places by least squares: each box wants to be where its
-// neighbours are, and boxes of a layer keep their distance (pool adjacent violators). The longest path of a block is its spine, which is kept straight. All
-// passes are loops: a chain of any length works.
+// neighbours are (those on the longest path, if it is on it too, so that this stays straight), and boxes of a layer keep their distance (pool adjacent
+// violators). An edge that passes layers gets a straight lane between their boxes. All passes are loops: a chain of any length works.
 "use strict";
 
 (() => {
-  const GAP_X = 26, GAP_Y = 34, FRAME_TOP = 54, FRAME_BOTTOM = 22, DUMMY = 10, SWEEPS = 6;
+  const GAP_X = 26, GAP_Y = 34, FRAME_TOP = 54, FRAME_BOTTOM = 22, LANE = 9, SWEEPS = 7;
 
   function rank(items, edges, blocks) {
     const into = new Map(items.map((item) => [item, []]));
@@ -35,7 +35,7 @@
         const item = members[place];
         item.depth = out.get(item).reduce((most, after) => Math.max(most, after.depth + 1), 0);
       }
-      for (const item of members) item.spine = item.rank + item.depth === height - 1 && item.kind !== "input";
+      for (const item of members) item.spine = item.rank + item.depth === height - 1;
       for (const item of members) item.rank += base;
       bases.push(base);
       base += height;
@@ -43,41 +43,33 @@
     return { bases, ranks: base };
   }
 
-  // The items of every layer, with a small one wherever a long edge passes.
+  // The items of every layer, each with its neighbours above and below.
   function layered(items, edges, ranks) {
     const layers = Array.from({ length: ranks }, () => []);
-    for (const item of items) layers[item.rank].push(item);
     for (const item of items) {
+      layers[item.rank].push(item);
       item.above = [];
       item.below = [];
     }
     for (const edge of edges) {
-      edge.through = [];
       if (edge.kind !== "flow") continue;
-      let before = edge.from;
-      for (let at = edge.from.rank + 1; at < edge.to.rank; at++) {
-        const dummy = { w: DUMMY, h: 0, rank: at, dummy: true, above: [before], below: [], block: -1 };
-        before.below.push(dummy);
-        layers[at].push(dummy);
-        edge.through.push(dummy);
-        before = dummy;
-      }
-      before.below.push(edge.to);
-      edge.to.above.push(before);
+      edge.from.below.push(edge.to);
+      edge.to.above.push(edge.from);
     }
     return layers;
   }
 
   function order(layers) {
-    for (const layer of layers) layer.forEach((item, place) => (item.place = place));
+    const number = (layer) => layer.forEach((item, place) => (item.place = place - (layer.length - 1) / 2));
     const mean = (item, others) => (others.length ? others.reduce((sum, other) => sum + other.place, 0) / others.length : item.place);
+    layers.forEach(number);
     for (let sweep = 0; sweep < SWEEPS; sweep++) {
       const down = sweep % 2 === 0;
       for (let step = 0; step < layers.length; step++) {
         const layer = layers[down ? step : layers.length - 1 - step];
         for (const item of layer) item.wanted = mean(item, down ? item.above : item.below);
         layer.sort((a, b) => a.wanted - b.wanted || a.place - b.place);
-        layer.forEach((item, place) => (item.place = place));
+        number(layer);
       }
     }
   }
@@ -111,19 +103,42 @@
       }
       for (const item of layer) item.x -= (x - GAP_X) / 2;
     }
-    for (let sweep = 0; sweep < 2 * SWEEPS; sweep++) {
+    for (let sweep = 0; sweep < SWEEPS; sweep++) {
       const down = sweep % 2 === 0;
       for (let step = 0; step < layers.length; step++) {
         const layer = layers[down ? step : layers.length - 1 - step];
         const wanted = layer.map((item) => {
           const first = down ? item.above : item.below;
-          let others = sweep >= SWEEPS ? [...item.above, ...item.below] : first.length ? first : down ? item.below : item.above;
+          let others = first.length ? first : down ? item.below : item.above;
           const spine = item.spine ? others.filter((other) => other.spine) : [];
           if (spine.length) others = spine;
           return others.length ? others.reduce((sum, other) => sum + other.x, 0) / others.length : item.x;
         });
-        settle(layer, wanted, layer.map((item) => item.spine ? 12 : item.dummy ? 4 : 1));
+        settle(layer, wanted, layer.map((item) => (item.spine ? 8 : 1)));
       }
+    }
+  }
+
+  // A straight way down for each edge that passes layers: the free place that is nearest to both ends. Short edges choose first.
+  function lanes(edges, layers) {
+    const blocked = layers.map((layer) => layer.map((item) => [item.x - item.w / 2 - LANE, item.x + item.w / 2 + LANE]));
+    const long = edges.filter((edge) => edge.kind === "flow" && edge.to.rank - edge.from.rank > 1);
+    for (const edge of edges) edge.lane = null;
+    for (const edge of long.sort((a, b) => a.to.rank - a.from.rank - (b.to.rank - b.from.rank))) {
+      const taken = [];
+      for (let at = edge.from.rank + 1; at < edge.to.rank; at++) taken.push(...blocked[at]);
+      taken.sort((a, b) => a[0] - b[0]);
+      const wish = (edge.from.x + edge.to.x) / 2;
+      let best = null, reach = -Infinity;
+      for (const [from, to] of [...taken, [Infinity, Infinity]]) {
+        if (from > reach) {
+          const x = Math.min(Math.max(wish, reach), from);
+          if (best === null || Math.abs(x - wish) < Math.abs(best - wish)) best = x;
+        }
+        reach = Math.max(reach, to);
+      }
+      edge.lane = best;
+      for (let at = edge.from.rank + 1; at < edge.to.rank; at++) blocked[at].push([best - LANE, best + LANE]);
     }
   }
 
@@ -144,9 +159,13 @@
       for (const item of layer) item.y = y + height / 2;
       y += height + GAP_Y;
     });
+    lanes(edges, layers);
     const left = items.reduce((least, item) => Math.min(least, item.x - item.w / 2), Infinity);
-    for (const layer of layers) for (const item of layer) item.x -= left;
-    for (const edge of edges) edge.points = edge.through.map((dummy) => [dummy.x, dummy.y]);
+    for (const item of items) item.x -= left;
+    for (const edge of edges) {
+      if (edge.lane === null) edge.points = [];
+      else edge.points = [[edge.lane - left, edge.from.y + edge.from.h / 2 + GAP_Y], [edge.lane - left, edge.to.y - edge.to.h / 2 - GAP_Y]];
+    }
     return { width: items.reduce((most, item) => Math.max(most, item.x + item.w / 2), 0), height: y };
   };
   ostinato.layout.frameTop = FRAME_TOP;

@@ -115,6 +115,11 @@ ostinato.GraphPen = class GraphPen {
       context.textAlign = "left";
       return;
     }
+    if (item.time) {
+      context.textAlign = "right";
+      context.fillText(item.time, x + item.w - 10, y + 14);
+      context.textAlign = "left";
+    }
     context.fillText(item.line, x + indent, y + 29);
     if (item.type) {
       context.textAlign = "right";

@@ -36,12 +36,9 @@ ostinato.plots = (() => {
     return multiples(low, high, 2 ** Math.max(0, Math.ceil(Math.log2((high - low) / Math.max(1, wanted)))));
   }
 
-  const MANY = 12; // colours of things without one of their own: --many-0 to --many-11
-
-  /** The colour of what a slot is for, of an operator, or of a repeated layer: along a wheel, so that neighbours are alike and far ones are not. */
+  /** The colour of what a slot is for, or of a repeated layer: along a wheel, so that neighbours are alike and far ones are not. */
   const colours = {
     role: (name) => css(`--role-${name.replace(" ", "-")}`),
-    many: (index) => css(`--many-${index % MANY}`),
     layer(layer, layers) {
       if (layer < 0) return css("--role-workspace");
       const turn = 205 + 290 * (layers > 1 ? layer / (layers - 1) : 0);

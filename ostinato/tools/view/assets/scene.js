@@ -1,4 +1,4 @@
-// What the graph panel draws: ostinato.scene(graph, shown) -> {items, edges, frames, width, height}.
+// What the graph panel draws: ostinato.scene(graph, shown, taken) -> {items, edges, frames, width, height}.
 //
 // `shown` maps a repeat to the stretch that stands for all of them, or to "all". Items are the boxes of nodes, inputs and outputs. Where one stretch stands for
 // all, an edge of any stretch is drawn at it, and what a stretch hands to the next one is an edge of the kind "carried".
@@ -50,7 +50,7 @@
     return found ? `${found[1]}[${found[2].replace(/\s/g, "")}]` : type;
   }
 
-  function box(node, repeated, block, start) {
+  function box(node, repeated, block, start, taken) {
     const short = start && node.name.startsWith(`${start}.`) ? node.name.slice(start.length + 1) : node.name;
     const title = shortened(short, 36);
     const op = shortened(node.op, 34);
@@ -60,8 +60,9 @@
       const w = Math.ceil(width(title, FONT.title) + width(line, FONT.line) + 38);
       return { kind: "node", node, name: node.name, title, op: node.op, line, type: "", slim: true, w, h: 24, block, repeat: repeated };
     }
-    const w = Math.ceil(Math.max(96, width(title, FONT.title), width(op, FONT.line) + 12 + width(type, FONT.line)) + 26);
-    return { kind: "node", node, name: node.name, title, op: node.op, line: op, type, w, h: 42, block, repeat: repeated };
+    const time = taken.has(node.name) ? ostinato.seconds(taken.get(node.name)) : "";
+    const w = Math.ceil(Math.max(96, width(title, FONT.title) + (time ? width(time, FONT.line) + 14 : 0), width(op, FONT.line) + 12 + width(type, FONT.line)) + 26);
+    return { kind: "node", node, name: node.name, title, op: node.op, line: op, type, time, w, h: 42, block, repeat: repeated };
   }
 
   function pill(kind, value, detail, block, called = value) {
@@ -70,7 +71,7 @@
     return { kind, name: value, title, op: "value", line: detail, type: "", w, h: 42, block };
   }
 
-  ostinato.scene = (graph, shown) => {
+  ostinato.scene = (graph, shown, taken = new Map()) => {
     const items = [];
     const frames = [];
     const framed = [];
@@ -83,7 +84,7 @@
       return framed.length - 1;
     };
     const add = (index, block, repeat, start) => {
-      const item = box(graph.nodes[index], repeat, block, start);
+      const item = box(graph.nodes[index], repeat, block, start, taken);
       itemOf[index] = item;
       into[block].push(item);
     };

@@ -6,6 +6,16 @@
 "use strict";
 
 ostinato.SlotMap = class SlotMap {
+  static made = new WeakMap();
+
+  /** The map of an arena, made once. */
+  static of(plan, arena = 0) {
+    if (!SlotMap.made.has(plan)) SlotMap.made.set(plan, []);
+    const maps = SlotMap.made.get(plan);
+    maps[arena] = maps[arena] || new SlotMap(plan, arena);
+    return maps[arena];
+  }
+
   /** The slots of arena `arena` of a page's plan. */
   constructor(plan, arena = 0) {
     const all = plan.slots, chosen = [];

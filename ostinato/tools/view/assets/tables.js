@@ -25,7 +25,7 @@
       }
     }
     entry.plan.arenas.forEach((arena, index) => {
-      const map = new ostinato.SlotMap(entry.plan, index);
+      const map = ostinato.SlotMap.of(entry.plan, index);
       map.slots.forEach((_, place) => {
         const values = map.values(place);
         for (const value of values) {
@@ -54,7 +54,7 @@
         { title: "bytes", get: (row) => row.bytes, show: (row) => count(row.bytes), width: "104px", right: true },
         { title: "dtype", get: (row) => row.dtype, width: "56px" },
         { title: "shape", get: (row) => row.shape, width: "minmax(96px, 1.4fr)" },
-        { title: "layout", get: (row) => row.layout, width: "64px" },
+        { title: "layout", get: (row) => row.layout, width: "86px" },
         { title: "first", get: (row) => row.first ?? -1, text: (row) => step(row.first), width: "58px", right: true, about: "First step that touches it; of the arena: in which its slot is taken" },
         { title: "last", get: (row) => row.last ?? -1, text: (row) => step(row.last), width: "58px", right: true, about: "Last step that touches it, or in which its slot is taken" },
         { title: "shared", get: (row) => row.shared, text: (row) => (row.shared ? String(row.shared) : ""), width: "66px", right: true, about: "Other values that share its slot" },
@@ -87,7 +87,7 @@
   /** Bars of bytes against the largest of them. */
   function bars(rows) {
     const most = Math.max(1, ...rows.map(([, size]) => size));
-    return element("div.bars", {}, ...rows.flatMap(([what, size, colour, why]) => [element("span", { title: why }, what),
+    return element("div.meters", {}, ...rows.flatMap(([what, size, colour, why]) => [element("span", { title: why }, what),
       element("span.track", {}, element("i", { style: `width: ${(100 * size / most).toFixed(2)}%; background: var(${colour})` })), element("span.much", {}, bytes(size))]));
   }
 
@@ -110,6 +110,15 @@
       ].flatMap(([what, said, why]) => [element("dt", { title: why }, what), element("dd", {}, said)])));
   }
 
+  /** The options that say something, and how many say nothing. */
+  function madeBy(options) {
+    const said = Object.entries(options).map(([what, text]) => [what, text.replace(what, "").replace(/^\{|\}$/g, "").replace(/(, )?[a-z]+=\[\]/g, "").replace(/^, /, "")]);
+    const set = said.filter(([, text]) => text), plain = said.filter(([, text]) => !text).map(([what]) => what);
+    if (!said.length) return "";
+    return figures("Made by", [...set.map(([what, text]) => [what, element("code", {}, text)]),
+      plain.length ? ["no settings", element("span.soft", {}, plain.join(", "))] : null]);
+  }
+
   function planPanel(place, data, bus) {
     const box = element("div.plan");
     const open = () => {
@@ -120,7 +129,7 @@
       const options = Object.entries(plan.options);
       box.replaceChildren(
         ...plan.arenas.map((stats, index) => arenaFigures(stats, index === 0)),
-        element("section.figures.wide", {}, element("h3", {}, `Memory, ${bytes(total)} in all`),
+        element("section.figures.wide", {}, element("h3", {}, "Memory ", element("span.plain", {}, `${bytes(total)} in all`)),
           bars(regions.map((region) => [regions.some((other) => other.device !== region.device) ? `${region.device} ${region.kind}` : region.kind, region.bytes,
             region.kind === "arena" ? "--role-activation" : region.kind === "weights" ? "--what-weight" : region.kind === "state" ? "--what-state" : region.kind === "io" ? "--what-input" : "--what-constant"]))),
         figures("Steps", [...Object.entries(plan.counts).map(([what, number]) => [what, count(number)]), plan.counts.recomputed ? ["extra work", plots.percent(plan.extra_work)] : null]),
@@ -128,7 +137,7 @@
           ["target", plan.target], ["device", plan.device], ["alignment", `${plan.alignment} B`],
           ...Object.entries(plan.dims).map(([what, extent]) => [`dimension ${what}`, count(extent)]),
           ["plan", element("code", { title: plan.hash }, plan.hash.slice(0, 12))]]),
-        options.length ? figures("Made by", options.map(([what, said]) => [what, element("code", {}, said.replace(/^[a-z_]+/, (name) => (name === what ? "" : name)) || "default")])) : "");
+        madeBy(plan.options));
     };
     place.append(box);
     bus.on("entry", open);

@@ -1,0 +1,228 @@
+"""`bisect`: two sides of a program that do not agree, and what makes the difference.
+
+In this order, and as far as there is something to find: a side that is refused or does not repeat itself; memory that moved and numbers of the host that
+changed behind a loaded plan; the first node at which the sides part, and the first one that is not what its operands make it; then, by leaving out halves of
+what was decided, the captured step, the two tenants of the same bytes, the result in an operand's bytes, the early start, the implementation row, and the
+pass. What is found is reduced to the nodes that show it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ostinato.frontend.model import Model
+from ostinato.ir.checks import integer
+from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.types import Array
+from ostinato.runtime.encode import EmbedExecutable
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.forward import TextExecutable
+from ostinato.tools.bisect.culprits import Culprits
+from ostinato.tools.bisect.engine import Trials
+from ostinato.tools.bisect.reduce import reduced
+from ostinato.tools.bisect.report import BisectReport, Culprit
+from ostinato.tools.bisect.steps import walked
+from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, outputs_of
+from ostinato.tools.compare.probe import Probe
+from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, parse_side
+from ostinato.tools.compare.workload import TEXTS, WorkStep, longest_sequence, make_workload
+from ostinato.tools.repro.bundle import need_new_folder, write_bundle
+
+__all__ = ["bisect"]
+
+_TOKENS = 16
+_Target = Model | str | os.PathLike[str] | Executable
+
+
+def bisect(
+    target: _Target,
+    left: Side | str | Executable = "eager",
+    right: Side | str | Executable = "auto",
+    *,
+    base: Side = DEFAULT_SIDE,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    context: int | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    runs: int = 3,
+    work: Sequence[WorkStep] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    extension: str = "",
+    report_progress: Callable[[str], None] | None = None,
+) -> BisectReport:
+    """Says what makes `right` differ from `left`, which is taken to be right, and writes what reproduces it.
+
+    The sides are modes, settings or artifacts as `ost.compare` takes them, on top of `base`, or executables, of which the right one itself is looked at: its
+    state is reset. `buckets`, `context`, `tokens` (of the longest sequence) and `seed` make the work, or `work` is it. Each side runs `runs` times, to see
+    whether it repeats itself. `output` is a folder for the repro bundle, which must not exist; `extension` names the function that adds your rows and operators
+    ("module:function"), for who runs the bundle.
+
+    Raises `ConfigError` for sides, sizes and places that cannot be used, and what compiling and the left side raise.
+    """
+    begin = time.perf_counter()
+    told = report_progress or (lambda text: None)
+    runs, seed = integer(runs, "runs", low=2), integer(seed, "seed", low=0)
+    length = None if tokens is None else integer(tokens, "tokens", low=1)
+    if output is not None:
+        need_new_folder(Path(output))
+    told("compiling")
+    a, b = _subjects(target, left, right, base, buckets, context, length)
+    steps = tuple(_work(b.executable, length, seed) if work is None else work)
+    search = _Search(a, b, steps, runs, told)
+    found = search.run()
+    name = "executable" if isinstance(target, Executable) else _name(target)
+    facts: dict[str, Any] = {"model": name, "left": a.name, "right": b.name, "seed": seed, **found}
+    if facts.get("culprits"):
+        facts |= search.reduce(facts["culprits"], output, name, seed, extension)
+    trials = search.trials
+    return BisectReport(trials=trials.count, refused=trials.refused, seconds=time.perf_counter() - begin, **facts)
+
+
+class _Search:
+    """One bisection."""
+
+    def __init__(
+        self, left: Subject, right: Subject, work: tuple[WorkStep, ...], runs: int, told: Callable[[str], None]
+    ) -> None:
+        self.left, self.right, self.work, self.runs, self.told = left, right, work, runs, told
+        self.trials = Trials(told)
+        self.limit = 0.0
+        self.first: tuple[int, str] | None = None
+        self.good: Outputs = ()
+
+    def run(self) -> dict[str, Any]:
+        """The facts of the report."""
+        self.told(f"running {self.left.name}")
+        self.good = outputs_of(self.left.executable, self.work)
+        self.limit = limit_of(self.left, self.right, self.good)
+        culprits = Culprits(self.left, self.right, self.work, self.good, self.limit, self.trials, self.told)
+        facts: dict[str, Any] = {"absolute": self.limit}
+        self.told(f"running {self.right.name}")
+        try:
+            found = outputs_of(self.right.executable, self.work)
+        except OstinatoError as error:
+            return {**facts, "ok": False, "verdict": "error", "culprits": culprits.refused(error)}
+        for subject, outputs in ((self.right, found), (self.left, self.good)):
+            changed = self._unrepeated(subject, outputs)
+            if changed is not None:
+                named = culprits.unrepeated(subject)
+                return {**facts, **changed, "ok": False, "verdict": "not repeated", "culprits": named}
+        different = compared(self.work, self.good, found, self.limit)
+        if different is None:
+            return {**facts, "ok": True, "verdict": "agree"}
+        run, worst = different
+        facts |= {"ok": False, "verdict": "mismatch", "worst": worst, "run": run, "entry": self.work[run].entry}
+        named, self.first = culprits.found()
+        if self.first is not None:
+            facts |= {"run": self.first[0], "entry": self.work[self.first[0]].entry, "first_step": self.first[1]}
+        return {**facts, "culprits": named}
+
+    def _unrepeated(self, subject: Subject, outputs: Outputs) -> dict[str, Any] | None:
+        if subject.mode == "reference":
+            return None
+        for _ in range(self.runs - 1):
+            again = compared(self.work, outputs, outputs_of(subject.executable, self.work), 0.0)
+            if again is not None:
+                return {"run": again[0], "worst": again[1], "entry": self.work[again[0]].entry}
+        return None
+
+    def reduce(
+        self,
+        culprits: Sequence[Culprit],
+        output: str | os.PathLike[str] | None,
+        model: str,
+        seed: int,
+        extension: str,
+    ) -> dict[str, Any]:
+        """What the report says of the reduction of the first culprit that can be reduced."""
+        reasons: list[str] = []
+        for culprit in culprits:
+            if not culprit.entry or not culprit.node:
+                reasons.append(f"a fault of kind {culprit.kind} has no node that could be cut out")
+                continue
+            try:
+                values, saved = self._values(culprit)
+                made = reduced(
+                    self.right,
+                    culprit,
+                    values,
+                    saved=saved,
+                    limit=self.limit,
+                    seed=seed,
+                    model=model,
+                    extension=extension,
+                    told=self.told,
+                )
+            except OstinatoError as error:
+                reasons.append(error.message)
+                continue
+            nodes = made.bundle.about.nodes
+            if output is None:
+                return {"reduced": nodes}
+            write_bundle(made.bundle, Path(output), made.plan)
+            return {"reduced": nodes, "bundle": str(output)}
+        return {"unreduced": "; ".join(dict.fromkeys(reasons))}
+
+    def _values(self, culprit: Culprit) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """All values of the run in which the culprit's entry goes wrong: as the right side made them, and those of the left."""
+        number = 0 if self.first is None else self.first[0]
+        if self.work[number].entry != culprit.entry:
+            number = next(index for index, step in enumerate(self.work) if step.entry == culprit.entry)
+        seen = walked(self.right.executable, self.work[: number + 1], whole=True)
+        mode = "planned" if self.left.mode == "captured" else self.left.mode
+        probe = Probe(self.left.executable, mode)
+        saved: dict[str, Array] = {}
+        for step in self.work[: number + 1]:
+            saved = probe.run(step.entry, step.inputs)
+        return seen.values, {name: np.ascontiguousarray(array) for name, array in saved.items()}
+
+
+def _subjects(
+    target: _Target,
+    left: Side | str | Executable,
+    right: Side | str | Executable,
+    base: Side,
+    buckets: Mapping[str, Sequence[int]] | None,
+    context: int | None,
+    tokens: int | None,
+) -> tuple[Subject, Subject]:
+    length = tokens or _TOKENS
+    sides: list[Sides] = []
+
+    def opened() -> Sides:
+        """The sides of the target, made when the first is asked for: two executables need none."""
+        if not sides:
+            made = Sides(target) if isinstance(target, Executable) else Sides(target, buckets=buckets, context=context)
+            encoder = made.model is not None and made.model.family.encoder is not None
+            if made.model is not None and buckets is None:
+                shape = {"B": [TEXTS if encoder else 1], "T": [length]}
+                made = Sides(made.model, buckets=shape, context=None if encoder else context or length)
+            sides.append(made)
+        return sides[0]
+
+    def subject(given: Side | str | Executable, what: str) -> Subject:
+        if isinstance(given, Executable):
+            return Subject(f"{what} ({given.mode})", given)
+        side = parse_side(given, base) if isinstance(given, str) else given
+        if not isinstance(side, Side):
+            raise ConfigError(f"{what} is {given!r}", hint='give a side, like "eager" or "levels.linear=readable"')
+        return Subject(side.name, opened().open(side), side, opened())
+
+    return subject(left, "left"), subject(right, "right")
+
+
+def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[WorkStep, ...]:
+    if not isinstance(executable, TextExecutable | EmbedExecutable):
+        raise ConfigError("work can only be made for executables over packed entries", hint="give work=, or the model")
+    longest = min(_TOKENS, longest_sequence(executable)) if tokens is None else tokens
+    return tuple(make_workload(executable, tokens=longest, seed=seed))
+
+
+def _name(target: Model | str | os.PathLike[str]) -> str:
+    return str(target.checkpoint.path) if isinstance(target, Model) else os.fspath(target)

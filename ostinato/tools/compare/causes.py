@@ -1,0 +1,131 @@
+"""Why sides differ: the nodes that are found at fault, each looked for once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ostinato.runtime.executable import Executable
+from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
+from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
+from ostinato.tools.compare.sides import Side, Sides
+from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
+from ostinato.tools.compare.workload import Case, WorkStep, steps_of
+from ostinato.tools.schemas_compare import Cause, NonFinite, OperatorTable, PairVerdict
+
+__all__ = ["TABLE_BUDGET", "Causes", "affordable"]
+
+TABLE_BUDGET = 1_000_000_000
+"""Weights times steps that a table of operators is made for: numpy takes a second for some hundred million."""
+_OTHER_PLANS = ("no-reuse", "guarded")
+_LEAST_REPLAYS = 3
+
+
+def affordable(executable: Executable, budget: int) -> int:
+    """Steps whose weights, in numbers, are within a budget: one at least."""
+    elements = sum(slot.type.elements for slot in executable.program.plan.weights)
+    return max(1, budget // max(1, elements))
+
+
+class Causes:
+    """Looks for what is wrong with sides. `said` gets what is being done."""
+
+    def __init__(self, sides: Sides, cases: Sequence[Case], poison: bool, said: Callable[[str], None]) -> None:
+        self._sides, self._cases, self._poison, self._said = sides, cases, poison, said
+        self._examined: dict[tuple[str, str], tuple[int, Examination]] = {}
+        self.found: list[Cause] = []
+        self.non_finite: list[NonFinite] = []
+
+    def divergence(self, pair: PairVerdict, left: Ran, right: Ran) -> PairVerdict:
+        """The pair with the first node at which it parts, and what is wrong with the programs of its sides."""
+        assert pair.worst is not None, "a pair that is not bit-equal has a worst value"
+        if left.executable is None or right.executable is None:
+            return pair.model_copy(update={"note": "a function has no nodes"})
+        until = pair.worst.step + 1
+        self._said(f"looking for the first node at which {left.name} and {right.name} part")
+        exact = is_exact(left, right)
+        tolerance = 0.0 if exact else max(tolerance_of(left.precision), tolerance_of(right.precision))
+        seen = [Seen(self._sides, ran.side, self._poison) for ran in (left, right)]
+        mine, theirs = (self._steps(ran)[:until] for ran in (left, right))
+        found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
+        for ran in (left, right):
+            if ran.native:
+                self.examine(ran, until)
+        if exact and not self.found and found.place is not None and seen[0].captured != seen[1].captured:
+            self.found.append(_captured(found, left.name if seen[0].captured else right.name, seen[0].captured))
+        return _with(pair, found)
+
+    def examine(self, ran: Ran, steps: int) -> Examination:
+        """A side's program, node by node, over that many steps of the work at least."""
+        plan = ran.side.mode if ran.side.mode in _OTHER_PLANS else "planned"
+        done, known = self._examined.get((ran.identity, plan), (0, None))
+        if known is not None and done >= steps:
+            return known
+        self._said(f"checking every node of {ran.name} against its reference")
+        work = self._steps(ran)[:steps]
+        found = examine(self._fresh(ran.side), ran.name, work, poison=self._poison)
+        if found.non_finite is None and not np.isfinite(ran.run.answers.values).all() and self._poison:
+            unread = examine(self._fresh(ran.side), ran.name, work, state_poison=True)
+            found = Examination(found.operators, found.cause, unread.non_finite)
+        self._examined[ran.identity, plan] = (steps, found)
+        if found.cause is not None and not _known(found.cause, self.found):
+            self.found.append(found.cause)
+        if found.non_finite is not None and found.non_finite.place not in [item.place for item in self.non_finite]:
+            self.non_finite.append(found.non_finite)
+        return found
+
+    def unrepeatable(self, ran: Ran, replays: int) -> None:
+        """The node that does not give the same twice."""
+        assert ran.run.unrepeated is not None, "it is asked of sides that do not repeat themselves"
+        if ran.executable is None or not ran.native:
+            return
+        self._said(f"looking for the node of {ran.name} that does not repeat itself")
+        work = self._steps(ran)[: ran.run.unrepeated.step + 1]
+        found = find_unrepeatable(self._fresh(ran.side), ran.name, work, max(_LEAST_REPLAYS, replays))
+        if found is not None and not _known(found, self.found):
+            self.found.append(found)
+
+    def table(self, ran: Ran) -> OperatorTable:
+        """The errors of a side's operators over the first steps of the work."""
+        assert ran.executable is not None, "it is asked of executables"
+        steps = min(2, affordable(ran.executable, TABLE_BUDGET), len(self._steps(ran)))
+        return OperatorTable(side=ran.name, steps=steps, rows=self.examine(ran, steps).operators)
+
+    def _fresh(self, side: Side) -> Executable:
+        """A new executable that is walked: over the plan of its side."""
+        opened = self._sides.open(side)
+        return opened if opened.mode == "planned" else opened.clone("planned")
+
+    def _steps(self, ran: Ran) -> list[WorkStep]:
+        assert ran.executable is not None, "it is asked of executables"
+        return [step for case in self._cases for step in steps_of(ran.executable, case)]
+
+
+def _captured(found: Divergence, side: str, left: bool) -> Cause:
+    assert found.place is not None
+    within, outside = (found.left, found.right) if left else (found.right, found.left)
+    return Cause(kind="capture", side=side, place=found.place, expected=outside, found=within)
+
+
+def _with(pair: PairVerdict, found: Divergence) -> PairVerdict:
+    place = found.place
+    if place is None:
+        return pair.model_copy(update={"note": found.note})
+    text = f"{place.value} (step {place.step}, {place.entry})"
+    line = "" if place.file is None else f" at {place.file}:{place.line}"
+    return pair.model_copy(
+        update={
+            "first_divergent_node": text + line,
+            "divergence": place,
+            "left_value": found.left,
+            "right_value": found.right,
+        }
+    )
+
+
+def _known(cause: Cause, found: Sequence[Cause]) -> bool:
+    return any(
+        (item.kind, item.place.node, item.place.entry) == (cause.kind, cause.place.node, cause.place.entry)
+        for item in found
+    )

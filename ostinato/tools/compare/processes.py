@@ -1,0 +1,89 @@
+"""The same sides in fresh processes, each of which compiles them again: what they give must not depend on the process.
+
+A process is asked by what can be written: the path of the model, the texts of the sides and the settings. It compares its own sides with one another on the
+same work (`child.py`) and hands its report back, of which the digests are compared with those of this process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ostinato.ir.errors import BackendError, ConfigError
+from ostinato.tools.compare.sides import Side, parse_side
+from ostinato.tools.schemas_compare import CompareReport, ProcessDigest
+
+__all__ = ["Again", "run_processes"]
+
+_MODULE = "ostinato.tools.compare.child"
+_SHOWN = 3
+
+
+class Again(BaseModel):
+    """A comparison for another process: the model's path, the texts of its sides, and the other arguments of `compare`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    target: str
+    modes: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def run_processes(
+    again: Again,
+    sides: Sequence[Side],
+    base: Side,
+    known: Mapping[str, str],
+    count: int,
+    said: Callable[[str], None],
+) -> tuple[ProcessDigest, ...]:
+    """Runs `count` processes, one after the other, and compares their digests with those that are `known` by side.
+
+    Raises `ConfigError` for sides and settings that no text stands for, and `BackendError` with the last words of a process that fails.
+    """
+    for side in sides:
+        if side.executable is not None or parse_side(side.name, base) != side:
+            raise ConfigError("another process cannot be told of this side", node=side.name, hint="write it as a text")
+    for name, value in again.settings.items():
+        if not isinstance(value, str | int | float | bool | dict | None):
+            raise ConfigError(f"another process cannot have {name} {value!r}", hint="give its name")
+    found: list[ProcessDigest] = []
+    for number in range(1, count + 1):
+        said(f"process {number} of {count}")
+        report = _fresh(again)
+        for side_report in report.sides:
+            digest = side_report.digest
+            found.append(
+                ProcessDigest(
+                    side=side_report.name, process=number, digest=digest, equal=digest == known[side_report.name]
+                )
+            )
+    return tuple(found)
+
+
+def _fresh(again: Again) -> CompareReport:
+    """The report of a process of its own, which ends with this call whatever happens."""
+    with subprocess.Popen(
+        [sys.executable, "-m", _MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            answer, told = process.communicate(again.model_dump_json())
+        except BaseException:  # an interrupt is the parent's to answer
+            process.kill()
+            raise
+    try:
+        return CompareReport.model_validate_json(answer)
+    except ValidationError:
+        last = " / ".join(told.strip().splitlines()[-_SHOWN:])
+        raise BackendError(
+            f"a process that compares ended with {process.returncode}: {last or 'it said nothing'}",
+            hint="what runs here must be importable there too: functions, families and rows of one's own are not",
+        ) from None

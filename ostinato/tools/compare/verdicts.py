@@ -1,0 +1,138 @@
+"""Contracts of pairs: what two sides promise each other, and how far apart they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ostinato.ir.text import print_graph
+from ostinato.ir.types import Array
+from ostinato.runtime.encode import EmbedExecutable
+from ostinato.runtime.executable import Executable
+from ostinato.runtime.forward import TextExecutable
+from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.runs import Answers, Key, SideRun
+from ostinato.tools.compare.sides import Side
+from ostinato.tools.compare.workload import Case
+from ostinato.tools.schemas_compare import Mismatch, PairVerdict, Required, Verdict
+
+__all__ = ["TOLERANCE", "Ran", "identity_of", "is_exact", "judge", "mismatch_at", "tolerance_of"]
+
+TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
+"""Largest difference from the reference, in standard deviations of the reference's outputs.
+
+f32 sums of up to a few thousand terms in two orders, over tens of layers, stay an order of magnitude below; a wrong mask, position or weight
+row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A side that was run. `executable` is None for a function; `identity` says which decisions it runs."""
+
+    side: Side
+    executable: TextExecutable | EmbedExecutable | None
+    run: SideRun
+    identity: str
+    precision: str
+
+    @property
+    def name(self) -> str:
+        return self.side.name
+
+    @property
+    def native(self) -> bool:
+        """Whether it runs a device's kernels, and not the interpreter or a function."""
+        return self.executable is not None and self.executable.mode != "reference"
+
+
+def identity_of(executable: Executable) -> str:
+    """Which decisions a program runs, and where: programs of one identity give the same bits. Lines of code, clones and places are no part of it."""
+    found = hashlib.sha256(f"{executable.device.name} {executable.device.isa}".encode())
+    for name, plan in sorted(executable.entries.items()):
+        graph = executable.program.original(name)
+        nowhere = replace(graph, nodes=tuple(replace(node, location=None) for node in graph.nodes))
+        found.update(f"{name} {plan.target_rows} {print_graph(nowhere)}".encode())
+    return found.hexdigest()
+
+
+def tolerance_of(precision: str) -> float:
+    """In standard deviations of the outputs; whatever rounds to bf16 somewhere is judged as bf16."""
+    return TOLERANCE["f32" if precision == "f32" else "bf16"]
+
+
+def is_exact(left: Ran, right: Ran) -> bool:
+    """Whether the two must give the same bits."""
+    return left.native and right.native and left.identity == right.identity
+
+
+def judge(left: Ran, right: Ran, cases: Sequence[Case], tolerance: float | None) -> PairVerdict:
+    """The verdict on what both were asked. `tolerance` replaces that of the precision, in standard deviations."""
+    wanted = set(right.run.answers.keys)
+    keys = [key for key in left.run.answers.keys if key in wanted]
+    a, b = left.run.answers.rows(keys), right.run.answers.rows(keys)
+    exact = is_exact(left, right)
+    relative = max(tolerance_of(left.precision), tolerance_of(right.precision)) if tolerance is None else tolerance
+    limit = 0.0 if exact else relative * _spread(b if _oracle(right) and not _oracle(left) else a)
+    required: Required = "bit-equal" if exact else "within contract"
+    worst = _worst(left.run.answers, keys, a, b, cases)
+    verdict: Verdict = "mismatch"
+    if bits_equal(a, b):
+        verdict, worst = "bit-equal", None
+    elif worst is not None and worst.difference <= limit:
+        verdict = "within contract"
+    return PairVerdict(
+        left=left.name,
+        right=right.name,
+        required=required,
+        verdict=verdict,
+        tolerance=limit,
+        worst=worst,
+        first_divergent_node=None,
+        compared=len(keys),
+    )
+
+
+def mismatch_at(
+    answers: Answers, key: Key, element: int, left: float, right: float, difference: float, cases: Sequence[Case]
+) -> Mismatch:
+    """A place of the answers for people: the step and row that gave it, and the sequence it is of."""
+    at = answers.keys.index(key)
+    step = answers.steps[at]
+    case, row, position = key
+    return Mismatch(
+        output=answers.output,
+        step=step,
+        index=(at - answers.steps.index(step), element),
+        left=left,
+        right=right,
+        difference=difference,
+        case=cases[case].name,
+        row=row,
+        position=position,
+    )
+
+
+def _oracle(side: Ran) -> bool:
+    return not side.native
+
+
+def _spread(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.std(finite)) if finite.size else 0.0
+
+
+def _worst(answers: Answers, keys: Sequence[Key], a: Array, b: Array, cases: Sequence[Case]) -> Mismatch | None:
+    """The largest difference; a NaN on one side counts as infinite."""
+    if not a.size:
+        return None
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(x - y)
+    difference = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(difference, nan=np.inf))
+    row, element = (int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
+    left, right = float(x[row, element]), float(y[row, element])
+    return mismatch_at(answers, keys[row], element, left, right, float(difference[row, element]), cases)

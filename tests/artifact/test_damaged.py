@@ -1,0 +1,264 @@
+"""Files that are damaged, or made to do harm: always an error on purpose that says which file, never a crash, and never an executable that was made of half.
+
+Two kinds are tried: bytes that changed on the way, which checksums find, and files whose checksums fit what somebody wrote into them, which only what they say
+gives away.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import ostinato as ost
+from ostinato.ir.errors import ArtifactError, OstinatoError
+from ostinato.planner.plan import ProgramPlan
+from ostinato.saving.container import Content, write_members
+from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS
+from ostinato.saving.read import open_file
+from tests.artifact.files import changed, forged, manifest_of, members_of
+
+FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def refused(path: Path) -> OstinatoError:
+    """The error that opening the file gives; anything else fails the test."""
+    with pytest.raises(OstinatoError) as caught:
+        ost.load_executable(path, "cpu")
+    return caught.value
+
+
+@FAST
+@given(data=st.data())
+def test_a_byte_that_flipped_is_found(data: st.DataObject, standalone: Path, tmp_path: Path) -> None:
+    content = bytearray(standalone.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "flipped.ost"
+    path.write_bytes(content)
+    assert isinstance(refused(path), ArtifactError)
+
+
+@FAST
+@given(data=st.data())
+def test_a_file_that_was_cut_is_found(data: st.DataObject, saved: Path, tmp_path: Path) -> None:
+    content = saved.read_bytes()
+    path = tmp_path / "cut.ost"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    assert isinstance(refused(path), ArtifactError)
+
+
+def test_every_member_cut_at_every_place_that_matters(standalone: Path, tmp_path: Path) -> None:
+    content = standalone.read_bytes()
+    path = tmp_path / "cut.ost"
+    for place in open_file(standalone).places.values():
+        for end in (place.offset, place.offset + place.size // 2, place.offset + place.size - 1):
+            path.write_bytes(content[:end])
+            assert isinstance(refused(path), ArtifactError)
+            path.write_bytes(content[:end] + bytes(len(content) - end))
+            assert isinstance(refused(path), ArtifactError)
+
+
+@FAST
+@given(st.binary(max_size=400))
+@example(b"")
+@example(b"PK\x05\x06" + bytes(18))
+def test_bytes_that_are_no_artifact(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("any") / "any.ost"
+    path.write_bytes(content)
+    assert isinstance(refused(path), ArtifactError)
+
+
+def test_what_is_no_file_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent.ost", tmp_path / "x\0y.ost"):
+        with pytest.raises(ost.ConfigError, match="cannot be read"):
+            ost.load_executable(path)
+    with pytest.raises(ost.WeightsError, match="saved executable"):
+        ost.load(saved)
+
+
+# archives that somebody else wrote
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_archive_of_another_writer_is_refused(compression: int, saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.ost"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members_of(saved).items():
+            archive.writestr(name, data)
+    assert isinstance(refused(path), ArtifactError)
+
+
+@pytest.mark.parametrize("name", ["../plan.json", "/etc/passwd", "a//b", "C:\\x", "Plan.json", "a/../b", "", "x" * 101])
+def test_names_that_lead_elsewhere_are_refused(name: str, saved: Path, tmp_path: Path) -> None:
+    members = [Content.of(*item) for item in members_of(saved).items() if item[0] != MANIFEST]
+    path = tmp_path / "name.ost"
+    write_members(path, [Content.of(name, b"x"), *members], _same(saved))
+    assert isinstance(refused(path), ArtifactError)
+
+
+def _same(saved: Path) -> Any:
+    return lambda written: Content.of(MANIFEST, members_of(saved)[MANIFEST])
+
+
+def test_a_member_twice_and_members_that_nobody_named(saved: Path, tmp_path: Path) -> None:
+    members = [Content.of(name, data) for name, data in members_of(saved).items() if name != MANIFEST]
+    path = tmp_path / "twice.ost"
+    write_members(path, [*members, members[0]], _same(saved))
+    assert "twice" in str(refused(path))
+    write_members(path, [*members, Content.of("more.bin", b"x")], _same(saved))
+    assert "more.bin" in str(refused(path))
+    write_members(path, members[1:], _same(saved))
+    assert PLAN in str(refused(path))
+
+
+def test_sizes_and_places_that_cannot_be(saved: Path, tmp_path: Path) -> None:
+    """Every 64-bit number of the archive's list replaced by numbers that lead elsewhere: nothing is allocated for them."""
+    content = saved.read_bytes()
+    directory = content.index(b"PK\x01\x02")
+    path = tmp_path / "places.ost"
+    for place in range(directory, len(content) - 8, 4):
+        for number in (2**63 - 1, 2**40, 0):
+            data = content[:place] + struct.pack("<Q", number) + content[place + 8 :]
+            if data != content:
+                path.write_bytes(data)
+                assert isinstance(refused(path), ArtifactError)
+
+
+# what is said with checksums that fit
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def test_a_file_that_was_put_together_again_is_the_same_program(saved: Path, tmp_path: Path) -> None:
+    """What the tests below change is all that they change."""
+    path = changed(saved, tmp_path / "same.ost")
+    assert ost.load_executable(path, "cpu").entries == ost.load_executable(saved, "cpu").entries
+
+
+def _replaced(draw: st.DrawFn, value: Any) -> Any:
+    """A JSON value with one of its parts replaced by another value, or left out."""
+    path: list[Any] = []
+    inner = value
+    while isinstance(inner, dict | list) and inner and draw(st.integers(0, 9)):
+        key = draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+        path.append(key)
+        inner = inner[key]
+    if not path:
+        return draw(JSON)
+    copy = json.loads(json.dumps(value))
+    holder = copy
+    for key in path[:-1]:
+        holder = holder[key]
+    if isinstance(holder, dict) and draw(st.booleans()):
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = draw(JSON | st.just([inner, inner]) | st.just(inner if not isinstance(inner, int) else inner + 1))
+    return copy
+
+
+@st.composite
+def _mutated(draw: st.DrawFn, value: Any) -> Any:
+    return _replaced(draw, value)
+
+
+@FAST
+@given(data=st.data())
+def test_a_manifest_that_says_something_else(data: st.DataObject, standalone: Path, tmp_path: Path) -> None:
+    """It is refused, or what was changed is no part of the program: then it computes what it did."""
+    said = data.draw(_mutated(manifest_of(standalone)))
+    path = tmp_path / "manifest.ost"
+    forged(path, members_of(standalone), json.dumps(said).encode())
+    _refused_or_the_same(path, standalone)
+
+
+@FAST
+@given(data=st.data(), member=st.sampled_from([PLAN, DECISIONS]))
+def test_a_plan_and_decisions_that_say_something_else(
+    data: st.DataObject, member: str, standalone: Path, tmp_path: Path
+) -> None:
+    members = members_of(standalone)
+    said = data.draw(_mutated(json.loads(members[member])))
+    text = json.dumps(said)
+    if member == PLAN:
+        text = _rehashed(text)
+    _refused_or_the_same(changed(standalone, tmp_path / "said.ost", {member: text.encode()}), standalone)
+
+
+def _rehashed(text: str) -> str:
+    """A saved plan with the hashes that it has now, where it is one."""
+    said = json.loads(text)
+    try:
+        said["hashes"] = ProgramPlan.model_validate_json(json.dumps(said["plan"])).hashes.model_dump()
+    except (ValueError, KeyError, TypeError):
+        return text
+    return json.dumps(said)
+
+
+@FAST
+@given(data=st.data())
+def test_graphs_that_say_something_else(data: st.DataObject, standalone: Path, tmp_path: Path) -> None:
+    text = members_of(standalone)["graphs/0.ir"].decode()
+    lines = text.split("\n")
+    index = data.draw(st.integers(0, len(lines) - 1))
+    words = st.sampled_from(["%x", "%logits", "linear", "nothing", "f32[4]", "9999999999999", "@host", "= ", ", "])
+    change = data.draw(st.sampled_from(["drop", "twice", "word", "any"]))
+    if change == "drop":
+        del lines[index]
+    elif change == "twice":
+        lines.insert(index, lines[index])
+    else:
+        line = lines[index]
+        begin = data.draw(st.integers(0, len(line)))
+        end = data.draw(st.integers(begin, min(len(line), begin + 12)))
+        lines[index] = line[:begin] + data.draw(words if change == "word" else st.text(max_size=6)) + line[end:]
+    try:
+        content = "\n".join(lines).encode()
+    except UnicodeEncodeError:
+        content = b"\xff"
+    _refused_or_the_same(changed(standalone, tmp_path / "graph.ost", {"graphs/0.ir": content}), standalone)
+
+
+def _refused_or_the_same(path: Path, original: Path) -> None:
+    try:
+        found = ost.load_executable(path, "cpu")
+    except OstinatoError:
+        return
+    assert isinstance(found, ost.TextExecutable)
+    expected = ost.load_executable(original, "cpu")
+    assert isinstance(expected, ost.TextExecutable)
+    assert found.program.plan.entries == expected.program.plan.entries
+    assert found([[5, 9, 2]])["logits"].tobytes() == expected([[5, 9, 2]])["logits"].tobytes()
+
+
+@pytest.mark.parametrize("member", [PLAN, DECISIONS, RECORDS, MANIFEST, "graphs/0.ir"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"1" * 5000, b"x" * 100_000, b"[0" + b",0" * 3_000_000 + b"]"],
+    ids=["empty", "null", "deep lists", "deep objects", "no text", "a long number", "a long word", "many values"],
+)
+def test_texts_that_are_nothing(member: str, content: bytes, saved: Path, tmp_path: Path) -> None:
+    if member == RECORDS and content == b"":
+        return  # no records are records
+    path = tmp_path / "text.ost"
+    if member == MANIFEST:
+        forged(path, members_of(saved), content)
+    else:
+        changed(saved, path, {member: content})
+    assert isinstance(refused(path), ArtifactError)
+
+
+def test_an_operator_that_nobody_knows(saved: Path, tmp_path: Path) -> None:
+    text = members_of(saved)["graphs/0.ir"].decode().replace("= rms_norm@", "= steal@", 1)
+    assert "steal" in str(refused(changed(saved, tmp_path / "steal.ost", {"graphs/0.ir": text.encode()})))
