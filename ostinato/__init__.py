@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ostinato import hip, ops
+    from ostinato import audit, hip, ops
     from ostinato.artifact import Artifact, load_executable, read_artifact
     from ostinato.compiler import (
         Lowered,
@@ -75,8 +75,10 @@ if TYPE_CHECKING:
     from ostinato.runtime.training.results import StepResult
     from ostinato.runtime.training.sft import ExampleDataset
     from ostinato.runtime.training.step import TrainStep
+    from ostinato.tools.bisect.search import bisect
     from ostinato.tools.compare import compare
     from ostinato.tools.profile.breakeven import breakeven
+    from ostinato.tools.repro.run import repro
     from ostinato.tools.view.pictures import view
     from ostinato.tracing import TraceSession
     from ostinato.training import Recipe, plan_training, train_step
@@ -143,7 +145,9 @@ __all__ = [
     "VerificationError",
     "WeightsError",
     "__version__",
+    "bisect",
     "breakeven",
+    "audit",
     "chat_examples",
     "compare",
     "compile",
@@ -157,6 +161,7 @@ __all__ = [
     "ops",
     "plan_training",
     "read_artifact",
+    "repro",
     "trace",
     "train_step",
     "view",
@@ -178,6 +183,7 @@ _HOMES = {
     "ostinato.ir.precision": ("PrecisionPolicy",),
     "ostinato.ir.selection_policy": ("SelectionPolicy",),
     "ostinato.llm": ("LLM",),
+    "ostinato.audit": ("audit",),
     "ostinato.hip": ("hip",),
     "ostinato.ops": ("Stream", "TensorView", "ops"),
     "ostinato.passes.choice": ("RowChoice",),
@@ -196,13 +202,14 @@ _HOMES = {
     "ostinato.runtime.training.results": ("StepResult",),
     "ostinato.runtime.training.sft": ("ExampleDataset",),
     "ostinato.runtime.training.step": ("TrainStep",),
+    "ostinato.tools.bisect.search": ("bisect",),
     "ostinato.tools.compare": ("compare",),
     "ostinato.tools.profile.breakeven": ("breakeven",),
+    "ostinato.tools.repro.run": ("repro",),
     "ostinato.tools.view.pictures": ("view",),
     "ostinato.tracing": ("TraceSession",),
     "ostinato.training": ("Recipe", "plan_training", "train_step"),
 }
-_LATER = ("audit",)
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -212,7 +219,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         try:
             home = import_module(_HOME[name])
-            return home if name in ("hip", "ops") else getattr(home, name)
+            return home if name in ("audit", "hip", "ops") else getattr(home, name)
         except ImportError as error:
             if "_native" in str(error):
                 error.add_note(
@@ -222,8 +229,7 @@ def __getattr__(name: str) -> Any:
             raise
     if name in __all__:  # the exception families
         return getattr(import_module("ostinato.ir.errors"), name)
-    later = " yet: it is part of the design and not available in this version" if name in _LATER else ""
-    raise AttributeError(f"module 'ostinato' has no attribute {name!r}{later}")
+    raise AttributeError(f"module 'ostinato' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """Planted faults: one of each kind that the tools must find and name, on the host, on the emulated GPU and on a real one.
 
-Each is made through what a user has (rows and operators by `ost.extend`, passes), or, where nothing that is offered can go wrong so, by changing a program behind
-the back of its checks: a plan after its proof, buffers after they were loaded. Each takes any decoder and any device, and says what must be named.
+Each is made through what a user has (rows and operators by `ost.extend`, passes), or, where nothing that is offered can go wrong so, by changing a program
+behind the back of its checks: a plan after its proof, buffers after they were loaded. Each takes any decoder and any device, and says what must be named.
 
     python -m tests.faults                            a small model on the host
     python -m tests.faults --device hip --model Q     what the benchmarks call Q (Qwen2.5-0.5B's shape) on a card
@@ -54,7 +54,8 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.exchange import Exchange
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.runners import PlannedRunner
-from ostinato.tools.bisect import BisectReport, bisect
+from ostinato.tools.bisect.report import BisectReport
+from ostinato.tools.bisect.search import bisect
 from ostinato.tools.compare.sides import Side
 
 __all__ = ["FAULTS", "Bench", "Fault", "Planted", "found"]
@@ -76,7 +77,9 @@ class Bench:
 
     def compiled(self, mode: str | None = None, **options: Any) -> ost.TextExecutable:
         shape = {"buckets": {"B": [1], "T": [self.tokens]}, "context": 2 * self.tokens}
-        return ost.compile(self.model, device=self.device, mode=mode or self.mode, **{**shape, **self.options, **options})
+        return ost.compile(
+            self.model, device=self.device, mode=mode or self.mode, **{**shape, **self.options, **options}
+        )
 
     def side(self, name: str, **settings: Any) -> Side:
         return Side(name=name, device=self.device, **{**self.options, **settings})
@@ -126,7 +129,12 @@ def _normed(executable: Executable) -> tuple[str, Node, Impl]:
     for node in reversed(graph.nodes):
         named = dict(zip((spec.name for spec in OP[node.op].operands), node.operands, strict=False))
         row = None if OP[node.op].is_view else target.row(node.op, node.impl or "")
-        if named.get("gain") and "eps" in node.attrs and row is not None and graph.types[node.operands[0] or ""].shape[0] == entry.dims["N"]:
+        if (
+            named.get("gain")
+            and "eps" in node.attrs
+            and row is not None
+            and graph.types[node.operands[0] or ""].shape[0] == entry.dims["N"]
+        ):
             return entry.name, node, row
     raise AssertionError("a decoder has a norm")
 
@@ -151,7 +159,13 @@ def wrong_kernel(bench: Bench) -> Iterator[Planted]:
     _, _, row = _normed(bench.compiled())
     wrong = _with_eps(row, lambda site: 0.5 if _rows(site) == bench.tokens else site.real("eps"))
     with ost.extend(rows=[wrong]):
-        yield Planted(bench.model, bench.side("reference", mode="reference"), bench.side(bench.mode, mode=bench.mode), "row", (wrong.identity,))
+        yield Planted(
+            bench.model,
+            bench.side("reference", mode="reference"),
+            bench.side(bench.mode, mode=bench.mode),
+            "row",
+            (wrong.identity,),
+        )
 
 
 @contextmanager
@@ -160,7 +174,13 @@ def nan_source(bench: Bench) -> Iterator[Planted]:
     _, _, row = _normed(bench.compiled())
     wrong = _with_eps(row, lambda site: -1e6)
     with ost.extend(rows=[wrong]):
-        yield Planted(bench.model, bench.side("reference", mode="reference"), bench.side(bench.mode, mode=bench.mode), "nan", (wrong.identity,))
+        yield Planted(
+            bench.model,
+            bench.side("reference", mode="reference"),
+            bench.side(bench.mode, mode=bench.mode),
+            "nan",
+            (wrong.identity,),
+        )
 
 
 @contextmanager
@@ -180,13 +200,17 @@ def frozen_scalar(bench: Bench) -> Iterator[Planted]:
 def wrong_in_place(bench: Bench) -> Iterator[Planted]:
     """A row that says its result may lie in an operand's bytes, and reads these after it wrote there."""
     if bench.device.captures:
-        row, options = IN_PLACE_ON_GPUS, {"disable": ("fuse_add_norm", "fuse_norm")}
+        row, options = IN_PLACE_ON_GPUS, dict[str, Any](disable=("fuse_add_norm", "fuse_norm"))
         kernels = {"faults/norm": NORM_SOURCE}
     else:
         plain = bench.compiled()
         target = plain.program.target
         (known,) = [r for r in target.rows_for("linear") if r.name == "host"]
-        row, options, kernels = replace(known, name="mine", priority=100, in_place=(("y", "x"),)), {"disable": ("fuse_residual",)}, {}
+        row, options, kernels = (
+            replace(known, name="mine", priority=100, in_place=(("y", "x"),)),
+            {"disable": ("fuse_residual",)},
+            {},
+        )
     with ost.extend(rows=[row], kernels=kernels):
         executable = bench.compiled(**options)
         yield Planted(executable, executable.clone("eager"), executable, "in_place", (row.identity,))
@@ -237,7 +261,7 @@ IN_PLACE_ON_GPUS = replace(
 
 @dataclass(frozen=True)
 class SwapGate:
-    """"Fuses" the first gate and up the wrong way round."""
+    """ "Fuses" the first gate and up the wrong way round."""
 
     name: ClassVar[str] = "swap_gate"
     requires: ClassVar[tuple[str, ...]] = ()
@@ -286,7 +310,7 @@ def wrong_lifetime(bench: Bench) -> Iterator[Planted]:
     executable = bench.compiled()
     entry = max(executable.entries.values(), key=lambda plan: plan.dims["N"])
     graph = executable.program.graphs[entry.name]
-    kept, spoiler = _overlapping(entry.slots, {step.node for step in entry.steps})
+    kept, spoiler = _overlapping(entry.slots, graph)
     storages = storages_of(entry, graph)[spoiler.values[0]]
     tampered = moved(entry, graph, dict.fromkeys(storages, kept.range.offset))
     program = replace(executable.program, plan=with_entries(executable.program.plan, {entry.name: tampered}))
@@ -294,12 +318,14 @@ def wrong_lifetime(bench: Bench) -> Iterator[Planted]:
     yield Planted(wrong, executable.clone("eager"), wrong, "bytes", (kept.values[0], spoiler.values[0]))
 
 
-def _overlapping(slots: Sequence[Slot], nodes: set[str]) -> tuple[Slot, Slot]:
-    """A value that is read after another one of as many bytes or more was made, both by nodes of their own; of the latest there are."""
-    alone = [slot for slot in slots if len(slot.values) >= 1 and slot.values[0] in nodes]
+def _overlapping(slots: Sequence[Slot], graph: Graph) -> tuple[Slot, Slot]:
+    """A value that is read after another one of as many bytes or more was made, by a node that does not read it; the latest there are."""
+    alone = [slot for slot in slots if slot.values[0] in graph.producers]
     for spoiler in reversed(alone):
+        reads = graph.producers[spoiler.values[0]].operands
         for kept in reversed(alone):
-            if kept is not spoiler and kept.first < spoiler.first < kept.last - 1 and kept.range.size <= spoiler.range.size:
+            between = kept.first < spoiler.first < kept.last - 1 and not set(kept.values) & set(reads)
+            if between and kept.range.size <= spoiler.range.size:
                 return kept, spoiler
     raise AssertionError("some value outlives another")
 
@@ -358,7 +384,7 @@ DEVICE void wobble(const X* x, const i32* count, X* y, u32* turn, i64 rows, i64 
         y[i] = x[i] + 1e-2f * static_cast<f32>(mine[0] % 64u);
 }
 """
-_WOBBLE_THREADS = 32
+_WOBBLE_THREADS = 64
 
 
 def _size(site: CallSite) -> tuple[int | float, ...]:
@@ -457,8 +483,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 said = found(report, planted)
             unnamed += not said
             seconds = time.perf_counter() - begin
-            reduced = f"reduced to {len(report.reduced)} nodes" if report.reduced else f"not reduced: {report.unreduced}"
-            print(f"{'found' if said else 'NOT FOUND':9}  {seconds:6.1f} s  {report.trials:3} trials  {fault.name}: {said or report.verdict}")
+            reduced = (
+                f"reduced to {len(report.reduced)} nodes" if report.reduced else f"not reduced: {report.unreduced}"
+            )
+            print(
+                f"{'found' if said else 'NOT FOUND':9}  {seconds:6.1f} s  {report.trials:3} trials  {fault.name}: {said or report.verdict}"
+            )
             print(f"           {reduced}")
             if not said:
                 for culprit in report.culprits:

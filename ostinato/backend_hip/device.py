@@ -286,6 +286,11 @@ class HostDevice:
         return False
 
     @property
+    def replay_doubt(self) -> str:
+        """Nothing: what is never captured is never replayed wrongly."""
+        return ""
+
+    @property
     def available(self) -> tuple[str, ...]:
         """Kernel units that this build has and this CPU can run, in ascending order of preference."""
         return self.info.available

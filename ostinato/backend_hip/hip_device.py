@@ -28,6 +28,7 @@ from ostinato.backend_hip.hip_memory import HipBuffer, PinnedBytes, native_strea
 from ostinato.backend_hip.hip_table import HipLaunch, HipTable, instances_of, make_launch, make_table
 from ostinato.backend_hip.hip_weights import WeightCarrier
 from ostinato.backend_hip.packing import Source
+from ostinato.backend_hip.runtime_faults import doubt_of
 from ostinato.backend_hip.steps import HipStep, LaunchCall
 from ostinato.backend_hip.stopwatch import stopwatch_calls
 from ostinato.backend_hip.target import ALIGNMENT, hip_target
@@ -105,6 +106,12 @@ class HipDevice:
     def captures(self) -> bool:
         """True: its tables become graphs."""
         return True
+
+    @functools.cached_property
+    def replay_doubt(self) -> str:
+        """Why replays may be wrong with the runtime that was opened, in a sentence; "" where nothing is known against them (`runtime_faults.py`)."""
+        runtime = next((report.version for report in self.native.gpu.reports if report.role == "runtime"), "")
+        return doubt_of(self.native.gpu.platform, runtime, self.native.architecture)
 
     @property
     def launches(self) -> int:

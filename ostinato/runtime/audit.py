@@ -187,7 +187,8 @@ def _pointers(
     program: Program, graph: Graph, plan: EntryPlan, resolved: Sequence[ResolvedStep], owners: _Owners
 ) -> Iterator[AuditedPointer]:
     names = {slot.range: slot.name for slot in (*program.plan.weights, *program.plan.parameters)}
-    names.update((slot.range, slot.name) for slot in (*program.plan.state, *program.plan.constants))
+    names.update((binding.range, binding.name) for binding in program.plan.state)
+    names.update((slot.range, slot.name) for slot in program.plan.constants)
     parts = {
         slot.name: ", ".join(part.tensor for part in slot.parts)
         for slot in (*program.plan.weights, *program.plan.parameters)
@@ -227,7 +228,9 @@ def _scalars(graph: Graph, plan: EntryPlan, resolved: Sequence[ResolvedStep]) ->
 
 def _known(graph: Graph, node: Node | None, dims: Mapping[str, int]) -> dict[tuple[type, int | float], str]:
     """What numbers of a node are called, as far as their values tell: attributes before extents, those before dimensions of the bucket."""
-    found: dict[tuple[type, int | float], str] = {(int, size): f"equal to dimension {name}" for name, size in dims.items()}
+    found: dict[tuple[type, int | float], str] = {
+        (int, size): f"equal to dimension {name}" for name, size in dims.items()
+    }
     if node is None:
         return found
     for name in (*(value.name for value in node.results), *node.operands):

@@ -271,6 +271,11 @@ class Device(Protocol):
         ...
 
     @property
+    def replay_doubt(self) -> str:
+        """Why replays of what is captured may be wrong, in a sentence; "" where nothing is known against them."""
+        ...
+
+    @property
     def launches(self) -> int:
         """How many launches ran so far."""
         ...

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import CapacityError, ConfigError, InputError, LifecycleError
+from ostinato.ir.errors import BackendError, CapacityError, ConfigError, InputError, LifecycleError
 from ostinato.ir.evidence import Validations
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
@@ -42,6 +42,7 @@ from ostinato.runtime.program import Program
 from ostinato.runtime.put_back import put_back
 from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.replace import replace_weights
+from ostinato.runtime.replay_gate import replay_difference
 from ostinato.runtime.replays import Replays
 from ostinato.runtime.runners import EagerRunner, PlannedRunner, ReferenceRunner, ReferenceWeights, Runner
 from ostinato.runtime.state import ProgramState, initial_state
@@ -74,7 +75,9 @@ class Executable(Explains):
         reference_weights: ReferenceWeights | None = None,
         progress: Progress | None = None,
         markers: bool = False,
+        required: bool = False,
     ) -> None:
+        """`required`: replays that are found wrong are an error, not a reason for mode "planned"."""
         runnable = [known for known in MODES if known != "captured" or device.captures]
         if mode not in runnable:
             needs = ": it needs a GPU" if mode == "captured" else ""
@@ -87,6 +90,7 @@ class Executable(Explains):
         self.device = device
         self.mode = mode
         self.reason = reason
+        self._required = required
         self.regions: Regions = allocate_regions(device, program.plan, shared, open_markers() if markers else None)
         load_parameters(device, program.plan, self.regions.state, program.source, progress)
         self._capture = None if capture is None else tuple(capture)
@@ -253,6 +257,7 @@ class Executable(Explains):
             observer=observer,
             reference_weights=self._reference_weights,
             markers=self.regions.markers is not None if markers is None else markers,
+            required=self._required,
             **self.own_options,
         )
 
@@ -491,8 +496,27 @@ class Executable(Explains):
         """The entry by this executable's own plan, whoever traces it."""
         runner = self._runners.get(name)
         if runner is None:
-            runner = self._runners[name] = self.make_runner(name, self.program, self.regions_of(name))
+            runner = self.make_runner(name, self.program, self.regions_of(name))
+            if isinstance(runner, CapturedRunner) and self.device.replay_doubt:
+                runner = self._gated(name, runner)
+            self._runners[name] = runner
         return runner
+
+    def _gated(self, name: str, runner: CapturedRunner) -> Runner:
+        """The runner where its replays are what its planned steps are; otherwise this executable's mode becomes "planned". Raises `BackendError` where captured
+        is required."""
+        found = replay_difference(runner, self.regions_of(name), self.example_inputs(name))
+        if not found:
+            return runner
+        told = f"{found}, on a runtime whose replays are in doubt: {self.device.replay_doubt}"
+        if self._required:
+            raise BackendError(
+                told, node=name, hint='use mode="planned"; `ostinato doctor --quirks` says what is known'
+            )
+        self.mode, self.reason = "planned", told
+        self._runners.clear()
+        self._idle_replays.clear()
+        return self.make_runner(name, self.program, self.regions_of(name))
 
     def regions_of(self, name: str) -> Regions:
         """The memory of an entry, with what is bound for all its runs."""
@@ -532,4 +556,4 @@ def load_program(program: Program, route: Route, *, progress: Progress | None = 
     shared = load_shared(route.device, program.plan, program.source, progress)
     device, mode = route.device, route.mode
     how = {"mode": mode, "reason": route.reason, "capture": route.capture, "markers": route.markers}
-    return kind(program, device, shared, progress=progress, **how)
+    return kind(program, device, shared, progress=progress, required=route.required, **how)

@@ -125,8 +125,8 @@ class Explains:
         return self.program.explain_layout(value)
 
     def explain_address(self, value: str) -> AddressAnswer:
-        """Why values have their addresses: region and offset, who shares the bytes, who had them before and gets them after, what lies below and above; with the
-        address in this process, but for modes that use no planned ones. `value` as for `explain`."""
+        """Why values have their addresses: region and offset, who shares the bytes, who had them before and gets them after, what lies below and above. With
+        the address in this process, but for modes that use no planned ones. `value` is as in `explain`."""
         found = explain_address(self.program.plan, self.program.graphs, value)
         if self.mode in ("reference", "eager"):
             return found

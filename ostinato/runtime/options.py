@@ -34,6 +34,7 @@ class Route:
 
     `reason` says why the mode is not the one asked for, and is empty otherwise. `capture` are the patterns of what is captured in mode "captured" (see
     `captured.py`), None for every step. `markers`: steps and replays are ranges for the profilers of vendors (`markers.py`).
+    `required`: a mode that turns out to be wrong on this device is an error, not a reason for another one.
     """
 
     device: Device
@@ -41,6 +42,7 @@ class Route:
     reason: str = ""
     capture: tuple[str, ...] | None = None
     markers: bool = False
+    required: bool = False
 
 
 def settle_route(
@@ -50,7 +52,7 @@ def settle_route(
     capture: Sequence[str] | None = None,
     markers: bool | None = None,
 ) -> Route:
-    """The route for what was asked. `markers` None: what the environment says.
+    """The route for what was asked. `markers` None: what the environment says. "auto" is planned where replays are in doubt (`Device.replay_doubt`).
 
     Raises `ConfigError` for an unknown word, for patterns that are no texts or of no use to the mode, and where `on_fallback` is "raise" for a mode that the
     device lacks.
@@ -67,6 +69,9 @@ def settle_route(
         )
     if mode == "auto" and patterns is not None:
         mode = "captured"  # who says what is captured asks for it
+    if mode == "auto" and device.replay_doubt:
+        reason = f"auto: planned, because replays are in doubt here: {device.replay_doubt}"
+        return Route(device, "planned", reason, markers=marked)
     if mode == "auto":
         chosen = "captured" if device.captures else "planned"
         return Route(device, chosen, f"auto: {chosen} is the fastest mode of {device.name}", patterns, marked)
@@ -75,7 +80,7 @@ def settle_route(
         if on_fallback == "raise":
             raise ConfigError(reason, hint='use mode="planned", or device="hip"')
         return Route(device, "planned", reason, markers=marked)
-    return Route(device, mode, "", patterns, marked)
+    return Route(device, mode, "", patterns, marked, required=on_fallback == "raise")
 
 
 def _patterns(capture: Any) -> tuple[str, ...] | None:

@@ -33,6 +33,7 @@ from ostinato.ir.errors import (
     StaleArtifact,
     VerificationError,
 )
+from ostinato.tools.completion import SHELLS, among, install_completion, show_completion, words_to_complete
 from ostinato.tools.console import output, print_error
 from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO_DEVICE, EXIT_USAGE, JsonOption
@@ -109,6 +110,20 @@ COMMANDS = (
         "ostinato.tools.compare.command",
         "compare_command",
         "Run sides of a model beside each other: bit-equal, within contract, or the first node that differs and what is wrong with it.",
+    ),
+    Command(
+        "bisect",
+        "Check",
+        "ostinato.tools.bisect.command",
+        "bisect_command",
+        "Name what makes two ways to run a model differ: the node, pass, row, bytes or captured step; and reduce it to a bundle.",
+    ),
+    Command(
+        "repro",
+        "Check",
+        "ostinato.tools.repro.command",
+        "repro_command",
+        "Run a repro bundle without its model, and say whether what it states comes out: exit code 0 if so, 1 if not.",
     ),
     Command(
         "evidence",
@@ -250,7 +265,8 @@ def _build(arguments: Sequence[str]) -> typer.Typer:
         help="Compiles a transformer step once, gives every byte a fixed address, proves the plan and replays it.",
     )
     app.callback()(_root)
-    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    words = words_to_complete()
+    named = next((word for word in (arguments if words is None else words) if not word.startswith("-")), None)
     for command in COMMANDS:
         if command.name == named and command.group:
             load = command.load()
@@ -283,8 +299,32 @@ def _root(
         bool,
         typer.Option("--version", is_eager=True, help="Print the version and exit.", callback=_version),
     ] = False,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="SHELL",
+            is_eager=True,
+            show_default=False,
+            autocompletion=among(*SHELLS),
+            callback=show_completion,
+            help="Print the script that completes commands in bash, zsh or fish, and exit.",
+        ),
+    ] = None,
+    install: Annotated[
+        str | None,
+        typer.Option(
+            "--install-completion",
+            metavar="SHELL",
+            is_eager=True,
+            show_default=False,
+            autocompletion=among(*SHELLS),
+            callback=install_completion,
+            help="Write that script where the shell looks for it, and exit.",
+        ),
+    ] = None,
 ) -> None:
-    del show_version
+    del show_version, show, install
 
 
 def _listed() -> None:

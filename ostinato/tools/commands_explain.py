@@ -17,8 +17,10 @@ from ostinato.ir.explain import ExplainedNode
 from ostinato.runtime.explains import ModeAnswer, explain_mode
 from ostinato.runtime.options import settle_route
 from ostinato.tools.commands_passes import DimsOption, DisableOption, traced_bucket
+from ostinato.tools.completion import among
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
+    MODE_NAMES,
     CaptureOption,
     ContextOption,
     EntryOption,
@@ -75,13 +77,19 @@ def explain_command(
             "--mode",
             metavar="MODE",
             show_default=False,
+            autocompletion=among("auto", *MODE_NAMES),
             rich_help_panel=_ABOUT,
             help="Why a device would run this mode (auto, eager, planned, captured) or another one in its place.",
         ),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", show_default=False, help="The device that --mode asks about: auto, cpu or hip[:N]."),
+        typer.Option(
+            "--device",
+            show_default=False,
+            autocompletion=among("auto", "cpu", "hip"),
+            help="The device that --mode asks about: auto, cpu or hip[:N].",
+        ),
     ] = None,
     capture: CaptureOption = None,
     entry: EntryOption = None,

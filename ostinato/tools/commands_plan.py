@@ -12,6 +12,7 @@ from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.files import need_writable, write_text
 from ostinato.planner.saved import program_to_json
+from ostinato.tools.completion import models_and
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
     EXIT_FAILED,
@@ -49,6 +50,7 @@ def plan_command(
         typer.Argument(
             metavar="MODEL|PROBLEM.csv",
             show_default=False,
+            autocompletion=models_and(".csv"),
             help="A model (a directory, a .gguf file, smollm2, minilm), or a placement problem: "
             "id,lower,upper,size[,alignment][,offset].",
         ),

@@ -22,8 +22,9 @@ from rich.console import Console
 
 from ostinato.backend_hip.vendor_record import written
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.tools.console import emit_json, facts, many, output, processors, size, table
+from ostinato.tools.doctor_quirks import known_quirks, show_quirks
 from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
 from ostinato.tools.schemas import (
@@ -84,22 +85,35 @@ def doctor_command(
         typer.Option("--op", metavar="NAME", show_default=False, help="Test the rows of these operators alone."),
     ] = None,
     seed: SeedOption = 0,
+    quirks: Annotated[
+        bool,
+        typer.Option(
+            "--quirks", help="List every known fault and oddity of GPU runtimes, and what is done about each."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """What was found on this machine, what is missing, and how to mend it; with --conformance, whether a device does what it should.
 
+    Example: ostinato doctor --quirks
+
     Example: ostinato doctor --conformance --device hip:0 --output report.json
     """
+    if conformance and quirks:
+        raise ConfigError("--quirks lists what is known, --conformance tries a device", hint="give one of the two")
     if conformance:
         test = load_function(CONFORMANCE, "conformance")
         if not test(device, ops or (), seed, path, as_json=as_json):
             raise typer.Exit(EXIT_FAILED)
         return
-    read = ("as_json", "conformance")
+    read = ("as_json", "conformance", "quirks")
     refuse_unread(invocation, "this is doctor without --conformance", read, "add --conformance, or leave them out")
     report = examine()
     if as_json:
         emit_json(report)
+    elif quirks:
+        show_quirks(report.quirks, output())
+        return
     else:
         show(report, output())
     if not report.ok:
@@ -142,6 +156,7 @@ def examine() -> DoctorReport:
         gpus=gpus,
         gemm_record=GemmRecord.model_validate(dataclasses.asdict(written())),
         problems=tuple(problems),
+        quirks=known_quirks(gpus, native is not None),
     )
 
 
@@ -192,6 +207,8 @@ def show(report: DoctorReport, console: Console) -> None:
     console.print(table("model packages", ("name", "installed", "where, or how to install"), models, numbers=False))
     packages = ((p.name, p.version or "no", p.used_for) for p in report.packages)
     console.print(table("optional packages", ("package", "installed", "used for"), packages, numbers=False))
+    if here := [quirk for quirk in report.quirks if quirk.cards]:
+        show_quirks(here, console)
     for problem in report.problems:
         console.print(facts([("problem", problem.text), ("hint", problem.hint)]))
     console.print("[bold green]ready[/]" if report.ok else "[bold red]not ready[/]: see the problems above")

@@ -11,13 +11,16 @@ from typing import Annotated
 import typer
 
 from ostinato.ir.errors import ConfigError
+from ostinato.tools.completion import among, complete_model
 
 __all__ = [
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "EXIT_NO_DEVICE",
     "EXIT_USAGE",
+    "MODE_NAMES",
     "PLANNED_SHAPES",
+    "POLICY_NAMES",
     "CaptureOption",
     "ContextOption",
     "DeviceOption",
@@ -40,6 +43,9 @@ __all__ = [
     "refuse_unread",
 ]
 
+MODE_NAMES = ("reference", "eager", "planned", "guarded", "captured")
+POLICY_NAMES = ("strict", "batch_invariant", "balanced", "fast")
+"""What shells complete to; the words themselves are the runtime's and the passes', whose modules take longer to load than a shell should wait."""
 PLANNED_SHAPES = "B=1,T=1,512"
 """What is planned, or drawn, unless --shapes says otherwise: one sequence, a token or 512 of them at a time."""
 
@@ -53,16 +59,25 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
+        autocompletion=complete_model,
         help="A Hugging Face directory, a .gguf file, or the name of an installed model package (smollm2, minilm).",
     ),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", show_default=False, help="The same as the argument MODEL.")
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=complete_model,
+        help="The same as the argument MODEL.",
+    ),
 ]
 DeviceOption = Annotated[
     str,
     typer.Option(
         "--device",
+        autocompletion=among("auto", "cpu", "hip"),
         help="auto (the first GPU, or the CPU where there is none or --threads is given), cpu, or hip[:N] for a GPU of either vendor.",
     ),
 ]
@@ -70,6 +85,7 @@ ModeOption = Annotated[
     str,
     typer.Option(
         "--mode",
+        autocompletion=among("auto", *MODE_NAMES),
         help="auto, reference, eager, planned, guarded (every byte watched), or captured (GPUs).",
     ),
 ]
@@ -86,6 +102,7 @@ PolicyOption = Annotated[
     str,
     typer.Option(
         "--policy",
+        autocompletion=among(*POLICY_NAMES),
         help="Numerics: strict (the reference's), batch_invariant (the same bits in any batch), balanced, or fast.",
     ),
 ]
@@ -93,6 +110,7 @@ TargetOption = Annotated[
     str,
     typer.Option(
         "--target",
+        autocompletion=among("host", "gfx942", "sm_90"),
         metavar="NAME",
         help="host (the CPU), or the architecture of a GPU, which need not be here: gfx942, sm_90.",
     ),
@@ -100,7 +118,9 @@ TargetOption = Annotated[
 PrecisionOption = Annotated[
     str,
     typer.Option(
-        "--dtype", help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up]."
+        "--dtype",
+        autocompletion=among("auto", "f32", "bf16", "bf16_results"),
+        help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up].",
     ),
 ]
 ThreadsOption = Annotated[
@@ -126,11 +146,17 @@ MemoryLimitOption = Annotated[
         help="Most that activations may take, such as 64M or 1.5GiB; values that do not fit are computed again.",
     ),
 ]
-LogitsOption = Annotated[str, typer.Option("--logits", help="last (one row a sequence) or all (one a token).")]
+LogitsOption = Annotated[
+    str,
+    typer.Option(
+        "--logits", autocompletion=among("last", "all"), help="last (one row a sequence) or all (one a token)."
+    ),
+]
 EntryOption = Annotated[
     str | None,
     typer.Option(
         "--entry",
+        autocompletion=among("step", "forward", "decode", "embed"),
         show_default=False,
         help="step (token-packed over a cache: what runs) or forward (dense, whole sequences) of a decoder, embed of an encoder.",
     ),

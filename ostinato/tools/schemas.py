@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ostinato.tools.audit.report import AddressAuditReport
+from ostinato.tools.bisect.report import BisectReport
 from ostinato.tools.conformance.report import ConformanceReport, LibraryInfo
 from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.evidence.report import (
@@ -23,6 +24,7 @@ from ostinato.tools.evidence.report import (
 )
 from ostinato.tools.profile.report import BreakevenReport, ProfileReport
 from ostinato.tools.report import ErrorReport, Report
+from ostinato.tools.repro.report import ReproReport
 from ostinato.tools.schemas_compare import CompareReport, Mismatch, ModeTiming, PairVerdict, Verdict
 from ostinato.tools.schemas_passes import ExplainReport, PassesReport
 from ostinato.tools.train.report import TrainPlanReport, TrainReport
@@ -43,6 +45,7 @@ __all__ = [
     "GpuCard",
     "GpuLibrary",
     "GpuPlatform",
+    "KnownQuirk",
     "Mismatch",
     "ModeTiming",
     "ModelPackage",
@@ -141,8 +144,27 @@ class GemmRecord(Report):
     damaged: int
 
 
+class KnownQuirk(Report):
+    """A known fault of a vendor's runtime, or an oddity that a device can be asked for: where it was reported, what it concerns, and what is done about it.
+
+    `handling`: "doubt" (replays may be wrong: planned, or captured with its first replays checked), "avoided" (by how plans are made), "told" (nothing is
+    done), or "probed" (`doctor --conformance` tries it). `cards` are those here that it concerns.
+    """
+
+    name: str
+    platform: Literal["amd", "nvidia", "any"]
+    reports: tuple[str, ...]
+    versions: str
+    architectures: tuple[str, ...]
+    detection: str
+    handling: Literal["doubt", "avoided", "told", "probed"]
+    what_is_done: str
+    fix: str
+    cards: tuple[str, ...]
+
+
 class DoctorReport(Report):
-    """`ostinato doctor`."""
+    """`ostinato doctor`. `quirks` are the known ones, those that concern no card here too."""
 
     kind: Literal["doctor"] = "doctor"
     ok: bool
@@ -164,6 +186,7 @@ class DoctorReport(Report):
     gpus: tuple[GpuPlatform, ...]
     gemm_record: GemmRecord
     problems: tuple[Problem, ...]
+    quirks: tuple[KnownQuirk, ...] = ()
 
 
 class TokenChoice(Report):
@@ -369,6 +392,7 @@ class BenchReport(Report):
 REPORTS: Mapping[str, type[Report]] = {
     "audit": AddressAuditReport,
     "bench": BenchReport,
+    "bisect": BisectReport,
     "breakeven": BreakevenReport,
     "compare": CompareReport,
     "compile": CompileReport,
@@ -388,6 +412,7 @@ REPORTS: Mapping[str, type[Report]] = {
     "placement": PlacementReport,
     "plan": PlanReport,
     "profile": ProfileReport,
+    "repro": ReproReport,
     "run": RunReport,
     "train": TrainReport,
     "train_plan": TrainPlanReport,

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from ostinato.tools.report import Report
 
 __all__ = [
+    "AddressFinding",
     "BreakEven",
     "Cause",
     "CompareReport",
@@ -236,6 +237,19 @@ class NonFinite(Report):
         return f"{self.side}: {self.found} begins at {self.place.where}, {self.place.value}{list(self.place.index)}{whose}{beside}"
 
 
+class AddressFinding(Report):
+    """What the audit of a side found: an address that is no longer what was planned or captured, or a number of the host that has changed since."""
+
+    side: str
+    kind: str
+    name: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.side}: {self.kind}: {self.name}: {self.message}"
+
+
 class ProcessDigest(Report):
     """A side compiled and run in a process of its own."""
 
@@ -264,6 +278,7 @@ class CompareReport(Report):
     sides: tuple[SideReport, ...] = ()
     causes: tuple[Cause, ...] = ()
     non_finite: tuple[NonFinite, ...] = ()
+    addresses: tuple[AddressFinding, ...] = ()
     operators: tuple[OperatorTable, ...] = ()
     processes: tuple[ProcessDigest, ...] = ()
 
@@ -288,7 +303,7 @@ class CompareReport(Report):
 
     def finding_lines(self) -> list[str]:
         """What was found to be wrong beside the pairs: one line each."""
-        lines = [str(cause) for cause in self.causes] + [str(origin) for origin in self.non_finite]
+        lines = [str(found) for found in (*self.causes, *self.non_finite, *self.addresses)]
         for side in self.sides:
             if side.unrepeated is not None:
                 at = side.unrepeated

@@ -9,8 +9,6 @@ from ostinato.ir.errors import NotYetAvailable
 __all__ = ["UNAVAILABLE", "refusal"]
 
 UNAVAILABLE: Mapping[str, str] = {
-    "bisect": "find the first node, pass or address at which two runs part",
-    "repro": "reduce a failing case to a file that reproduces it",
     "serve": "serve a model over HTTP",
 }
 """Command name -> what it will do."""

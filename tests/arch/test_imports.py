@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ostinato"
 
 WIRING = (
+    "ostinato.audit",
     "ostinato.artifact",
     "ostinato.compiler",
     "ostinato.llm",
@@ -63,6 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ostinato.compiler": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.llm": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.embedder": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
+    "ostinato.audit": ("ostinato.ir", "ostinato.backend_hip", "ostinato.runtime"),
     "ostinato.extending": ("ostinato.ir", "ostinato.backend_hip"),
     "ostinato.hip": ("ostinato.backend_hip",),
     "ostinato.ops": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
@@ -79,6 +81,7 @@ CLOSED = (
     "ostinato.planner.check_clones",
     "ostinato.planner.expected",
     "ostinato.planner.replay",
+    "ostinato.audit",
     "ostinato.artifact",
     "ostinato.compiler",
     "ostinato.llm",

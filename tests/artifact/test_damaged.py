@@ -7,6 +7,8 @@ gives away.
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -24,7 +26,7 @@ from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS
 from ostinato.saving.read import open_file
 from tests.artifact.files import changed, forged, manifest_of, members_of
 
-FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FAST = settings(max_examples=int(os.environ.get('XEX','60')), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def refused(path: Path) -> OstinatoError:
@@ -260,5 +262,5 @@ def test_texts_that_are_nothing(member: str, content: bytes, saved: Path, tmp_pa
 
 
 def test_an_operator_that_nobody_knows(saved: Path, tmp_path: Path) -> None:
-    text = members_of(saved)["graphs/0.ir"].decode().replace("= rms_norm@", "= steal@", 1)
+    text = re.sub(r"= [a-z_]+@", "= steal@", members_of(saved)["graphs/0.ir"].decode(), count=1)
     assert "steal" in str(refused(changed(saved, tmp_path / "steal.ost", {"graphs/0.ir": text.encode()})))

@@ -75,15 +75,20 @@ def open_report(
     address: str = "",
     dark: bool = False,
     size: tuple[int, int] = (1500, 950),
+    scale: float = 1.0,
 ) -> Any:
     """A page of the browser that shows a report, once its graph is drawn. `address` is the part behind the hash sign."""
     width, height = size
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        device_scale_factor=scale,
+        color_scheme="dark" if dark else "light",
+    )
     page = context.new_page()
     own = file.resolve().as_uri()
     page.on("console", lambda message: watched.console.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: watched.errors.append(str(error)))
-    page.on("request", lambda request: request.url.split("#")[0] == own or watched.requests.append(request.url))
+    page.on("request", lambda request: watched.requests.extend({request.url.split("#")[0]} - {own}))
     page.goto(f"{own}#{address}" if address else own)
     page.wait_for_selector("canvas[data-ready]", state="attached", timeout=20_000)
     return page

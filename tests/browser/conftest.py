@@ -19,11 +19,11 @@ from tests.browser.chromium import Watched, missing, open_browser, open_report
 Open = Callable[..., Any]
 
 
-def stacked(folder: Path, layers: int) -> Model:
-    """A Qwen2 of so many layers with the structure of a large one and few numbers."""
+def stacked(folder: Path, layers: int, *, blank: bool = True) -> Model:
+    """A Qwen2 of so many layers with the structure of a large one and few numbers, none of them stored where it is `blank`."""
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = {"model_type": "qwen2", **sizes, "num_hidden_layers": layers, "max_position_embeddings": 128}
-    return new_model(folder, {**config, "tie_word_embeddings": True}, blank=True)
+    return new_model(folder, {**config, "tie_word_embeddings": True}, blank=blank)
 
 
 @pytest.fixture(scope="package")

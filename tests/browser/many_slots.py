@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from benchmarks.planner.generators import training
-from ostinato.ir.graph import Graph, Node, Value
-from ostinato.ir.graph import GraphInput, Role
+from ostinato.ir.graph import Graph, GraphInput, Node, Role, Value
 from ostinato.ir.step import ByteRange, Region, Step, StepKind
 from ostinato.ir.types import DType, TensorType
 from ostinato.planner.plan import EntryPlan, PlanStats, ProgramPlan, RegionSize, Slot
@@ -30,10 +31,12 @@ def many_slots(count: int, seed: int = 1) -> tuple[EntryPlan, ProgramPlan, Graph
         for index, (buffer, offset) in enumerate(zip(problem.buffers, outcome.solution.offsets, strict=True))
     )
     moments = max(slot.last for slot in slots)
-    steps = tuple(Step(f"layers.{step * 40 // moments}.s{step}", StepKind.LAUNCH, DEVICE, "scale", ()) for step in range(moments))
+    steps = tuple(
+        Step(f"layers.{step * 40 // moments}.s{step}", StepKind.LAUNCH, DEVICE, "scale", ()) for step in range(moments)
+    )
     tensor = TensorType((4,), DType.F32)
     names = ["x", *(step.node for step in steps)]
-    nodes = tuple(Node("scale", (before,), (Value(name, tensor),)) for before, name in zip(names, names[1:], strict=False))
+    nodes = tuple(Node("scale", (before,), (Value(name, tensor),)) for before, name in pairwise(names))
     graph = Graph("many", (GraphInput(Value("x", tensor), Role.INPUT),), nodes, (names[-1],))
     stats = PlanStats(
         device=DEVICE,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_the_environment_asks_for_all_that_is_compiled(
     tiny_model: ost.Model, fake: FakeMarkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MARKERS_VARIABLE, "1")
-    options = {"buckets": {"B": [1], "T": [4]}, "context": 8, "threads": 1}
+    options: dict[str, Any] = {"buckets": {"B": [1], "T": [4]}, "context": 8, "threads": 1}
     ost.compile(tiny_model, **options)(IDS)
     assert fake.take()
     ost.compile(tiny_model, markers=False, **options)(IDS)

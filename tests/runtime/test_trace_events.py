@@ -41,9 +41,8 @@ def test_a_profile_reads_back_with_its_steps_in_a_row_beside_the_undisturbed_run
     assert trace.processes == {1: "ostinato step on host:0, planned"}
     steps, (whole,) = trace.on(1, 1), trace.on(1, 2)
     assert set(trace.threads) == {(1, 0 + 1), (1, 2)}
-    assert [(span.name, span.category, span.duration) for span in steps] == [
-        (step.node, step.op, pytest.approx(step.seconds * 1e6)) for step in STEPS
-    ]
+    assert [(span.name, span.category) for span in steps] == [(step.node, step.op) for step in STEPS]
+    assert [span.duration for span in steps] == pytest.approx([step.seconds * 1e6 for step in STEPS])
     assert [span.start for span in steps] == pytest.approx([0, 2, 7])
     assert whole.duration == pytest.approx(6)
     assert whole.args["method"] == "a clock"

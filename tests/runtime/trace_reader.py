@@ -45,7 +45,7 @@ def read_trace(text: str) -> Trace:
         match event["ph"]:
             case "X":
                 start, duration = float(event["ts"]), float(event["dur"])
-                assert start >= 0 and duration >= 0, event
+                assert min(start, duration) >= 0, event
                 spans.append(
                     Span(event["name"], event.get("cat", ""), start, duration, process, thread, event.get("args", {}))
                 )

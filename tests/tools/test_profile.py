@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,20 @@ from tests.tools.conftest import Run
 from tests.training.tiny import checkpoint, make
 
 SHAPES = ("--shapes", "B=1,T=1,4", "--context", "16", "--threads", "1")
+
+
+TRAINING = """
+[data]
+text = "none.txt"
+batch = 2
+sequence = 4
+
+[train]
+folder = "run"
+steps = 1
+device = "cpu"
+threads = 1
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +121,23 @@ def test_breakeven_as_json_and_for_people(ostinato: Run, tiny: Path) -> None:
     assert shown.out.count("planned") >= 2
 
 
+def test_artifacts_and_training_runs_are_profiled_too(
+    ostinato: Run, tiny: Path, executable: ost.TextExecutable, tmp_path: Path
+) -> None:
+    saved = tmp_path / "tiny.ost"
+    executable.save(saved)
+    run = tmp_path / "run.toml"
+    run.write_text(f'[model]\npath = "{tiny}"\n{TRAINING}', encoding="utf-8")
+    for name, entries in ((saved, list(executable.entries)), (run, ["train"])):
+        report = cast(ProfileReport, ostinato("profile", name, "--runs", "1", "--json").report())
+        assert [entry.entry for entry in report.entries] == entries
+        pays = cast(BreakevenReport, ostinato("breakeven", name, "--runs", "8", "--json").report())
+        assert [entry.entry for entry in pays.entries] == entries
+        refused = ostinato("profile", name, "--policy", "fast")
+        assert refused.code == 2
+        assert "does not take --policy" in refused.err
+
+
 def test_breakeven_leaves_the_executable_as_it_was(executable: ost.TextExecutable) -> None:
     ids = np.array([[5, 9, 2]], np.int32)
     expected = executable(ids)["logits"].tobytes()
@@ -146,10 +176,9 @@ def test_breakeven_of_what_is_no_executable_and_of_too_few_runs(executable: ost.
 
 def modes(*seconds: list[float]) -> Any:
     names = ("eager", "planned", "captured")
-    made = [
+    return [
         breaking._Mode(name, {"once": 1.0}, lambda: 0.0, list(runs)) for name, runs in zip(names, seconds, strict=False)
     ]
-    return made
 
 
 RUNS = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28, 0.30, 0.30, 0.31, 0.30]
@@ -211,7 +240,8 @@ def step(
 def test_the_roof_of_a_step(given: StepTime, bound: str, limit: float, share: float) -> None:
     profile = Profile("e", "host:0", "planned", (given,), 1, 1e-3)
     (roof,) = roofline(profile, CEILINGS)
-    assert (roof.bound, roof.limit_seconds, roof.share) == (bound, pytest.approx(limit), pytest.approx(share))
+    assert roof.bound == bound
+    assert (roof.limit_seconds, roof.share) == pytest.approx((limit, share))
 
 
 def test_a_group_has_the_bound_of_most_of_its_seconds() -> None:
@@ -230,11 +260,11 @@ def test_ceilings_are_measured_for_the_dtypes_of_the_steps(executable: ost.TextE
     assert min(found.bandwidth, found.step_seconds, *found.flops.values()) > 0
 
 
-def entries() -> Iterator[tuple[str, int]]:
-    yield from (("prefill[N=1,R=1]", 4), ("prefill[N=4,R=1]", 0), ("prefill[N=2,R=2]", 4), ("prefill[N=8,R=2]", 0))
+ENTRIES = [("prefill[N=1,R=1]", 4), ("prefill[N=4,R=1]", 0), ("prefill[N=2,R=2]", 4), ("prefill[N=8,R=2]", 0)]
+"""Entries with the number of tokens before theirs."""
 
 
-@pytest.mark.parametrize(("entry", "start"), entries())
+@pytest.mark.parametrize(("entry", "start"), ENTRIES)
 def test_tokens_of_a_profiled_step_stand_behind_those_of_the_cache(
     entry: str, start: int, executable: ost.TextExecutable
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -24,6 +26,7 @@ from ostinato.tools.schemas import ViewReport
 from ostinato.tools.view.arena import ArenaMap, Tenant, arena_to_svg, map_of_plan, map_of_problem
 from ostinato.tools.view.dot import graph_to_dot, render
 from ostinato.tools.view.repeats import Repeat, find_repeats
+from ostinato.tools.view.subjects import Viewable
 
 SVG = "{http://www.w3.org/2000/svg}"
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz' dot")
@@ -154,9 +157,9 @@ def test_control_characters_are_no_part_of_the_arena_picture() -> None:
 
 def test_the_arena_shows_every_slot_where_the_plan_has_it(lowered: Lowered) -> None:
     _, plan = lowered.fit_entry()
-    drawing = map_of_plan(plan, lowered.graph)
+    drawing = map_of_plan(plan)
     root = ElementTree.fromstring(arena_to_svg(drawing))
-    slots = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "slot"]
+    slots = [item for item in root.iter(f"{SVG}rect") if "slot" in item.get("class", "").split()]
     assert len(slots) == len(plan.slots)
     heights = [float(item.get("height", "nan")) for item in slots]
     sizes = [slot.range.size for slot in plan.slots]
@@ -172,7 +175,7 @@ def test_a_placement_problem_is_drawn(tmp_path: Path) -> None:
     problem = problem_from_csv("id,lower,upper,size\na,0,2,4\nb,1,3,8\nc,2,4,4\n")
     outcome = solve(problem, "best_fit")
     root = ElementTree.fromstring(arena_to_svg(map_of_problem("three", problem, outcome.solution, outcome.bound)))
-    assert sum(item.get("class") == "slot" for item in root.iter(f"{SVG}rect")) == 3
+    assert sum("slot" in item.get("class", "").split() for item in root.iter(f"{SVG}rect")) == 3
 
 
 def test_an_empty_arena_is_a_picture_too() -> None:
@@ -191,10 +194,12 @@ def test_view_writes_the_pictures_of_every_stage(lowered: Lowered, tmp_path: Pat
 
 
 def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> None:
-    with pytest.raises(ost.ConfigError, match="str cannot be drawn"):
-        ost.view("smollm2", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ost.NotYetAvailable, match="HTML"):
-        ost.view(lowered, tmp_path / "report.html")
+    for subject in ("smollm2", 5, None, object()):
+        with pytest.raises(ost.ConfigError, match="cannot be looked at"):
+            ost.view(subject, tmp_path)  # type: ignore[arg-type]
+    for options in ({"title": "t"}, {"before": lowered}):
+        with pytest.raises(ost.ConfigError, match=f"pictures have no {next(iter(options))}"):
+            ost.view(lowered, tmp_path, **options)  # type: ignore[arg-type]
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(ost.ConfigError, match="cannot be written"):
@@ -202,8 +207,118 @@ def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> N
     with pytest.raises(ost.ConfigError, match=r"null (byte|character)"):
         ost.view(lowered, "a\0b")
     for directory in (None, 5, b"pictures"):
-        with pytest.raises(ost.ConfigError, match="expected a path"):
+        with pytest.raises(ost.ConfigError, match="the path is"):
             ost.view(lowered, directory)  # type: ignore[arg-type]
+
+
+def report_of(file: Path) -> dict[str, Any]:
+    """The data of a report."""
+    found = re.search(r'<script type="application/json" id="data">(.*)</script>', file.read_text(encoding="utf-8"))
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_the_report_has_every_node_with_its_decision_and_line(lowered: Lowered, tmp_path: Path) -> None:
+    planned = lowered.plan()
+    (drawn,) = ost.view(planned, tmp_path / "report.html", title="one")
+    assert drawn.files == (str(tmp_path / "report.html"),)
+    data = report_of(tmp_path / "report.html")
+    strings, (entry,) = data["strings"], data["entries"]
+    nodes = entry["graph"]["nodes"]
+    assert {len(column) for column in nodes.values()} == {len(planned.graph.nodes)}
+    for index, node in enumerate(planned.graph.nodes):
+        assert strings[nodes["op"][index]] == node.op
+        assert [strings[name] for name in nodes["makes"][index]] == [value.name for value in node.results]
+        assert [strings[text] for text in nodes["types"][index]] == [str(value.type) for value in node.results]
+        assert node.location is not None
+        assert (strings[nodes["file"][index]], nodes["line"][index]) == (node.location.file, node.location.line)
+        decision, number = lowered.decisions.get(node.name), nodes["decision"][index]
+        assert (decision is None) == (number < 0)
+        if decision is None:
+            continue
+        row, level, _, evidence, _, _, rejected = entry["graph"]["decisions"][number]
+        assert (strings[row], strings[level]) == (decision.row, decision.level.name.lower())
+        assert [strings[record] for record in evidence] == list(decision.evidence)
+        assert [strings[item[0]] for item in rejected] == [item.row for item in decision.rejected]
+    assert len(entry["graph"]["decisions"]) < len(planned.graph.nodes) / 5, (
+        "what is the same in all layers is said once"
+    )
+    assert data["title"] == "one"
+
+
+def test_every_stage_and_what_runs_it_has_a_report(tmp_path: Path) -> None:
+    model = ost.load("smollm2")
+    traced = ost.trace(model, "step", cache=ost.CacheShape(1, 64, 1))
+    made = traced.lower(dims={"N": 4, "R": 1})
+    executable = ost.compile(model, buckets={"B": [1], "T": [4]}, context=32, device="cpu")
+    subjects: tuple[Viewable, ...] = (traced.graph, traced, made, made.plan(), executable.program, executable)
+    for number, subject in enumerate(subjects):
+        file = tmp_path / f"{number}.html"
+        ost.view(subject, file)
+        data = report_of(file)
+        assert data["title"]
+        assert len(data["entries"][0]["graph"]["nodes"]["op"]) > 100
+    profile = executable.profile(runs=1)
+    ost.view(executable, tmp_path / "profile.html", profile=profile)
+    measured = report_of(tmp_path / "profile.html")
+    assert measured["entries"][0]["profile"]["seconds"]
+    assert any(region["base"] for region in measured["memory"]), "an executable knows its addresses"
+    with pytest.raises(ost.ConfigError, match="not planned here"):
+        ost.view(made.plan(), tmp_path / "other.html", profile=profile)
+    assert not (tmp_path / "other.html").exists()
+    executable.save(tmp_path / "model.ost")
+    ost.view(tmp_path / "model.ost", tmp_path / "saved.html")
+    saved = report_of(tmp_path / "saved.html")
+    assert saved["title"] == "model.ost"
+    assert len(saved["entries"][0]["graph"]["decisions"]) == len(measured["entries"][0]["graph"]["decisions"]) > 0
+    (tmp_path / "bad.ost").write_bytes(b"no artifact")
+    with pytest.raises(ost.OstinatoError):
+        ost.view(tmp_path / "bad.ost", tmp_path / "bad.html")
+    assert not (tmp_path / "bad.html").exists()
+
+
+def test_view_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "deep" / "report.html"
+    with pytest.raises(SystemExit) as stop:
+        main(["view", "smollm2", "--shapes", "B=1,T=1", "--context", "64", "--output", str(file), "--json"])
+    assert stop.value.code == 0
+    found = ViewReport.model_validate(json.loads(capsys.readouterr().out), strict=False)
+    assert [entry.files for entry in found.entries] == [(str(file),)]
+    assert found.missing == ()
+    assert report_of(file)["title"] == "smollm2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["smollm2", "--device", "cpu"], "planned and not run"),
+        (["smollm2", "--profile", "--target", "host"], "--target"),
+        (["smollm2", "--profile", "--output", "folder"], "no .html file"),
+        (["smollm2", "--before", "smollm2", "--output", "folder"], "no .html file"),
+        (["run.toml", "--profile"], "a training run"),
+        (["run.toml", "--shapes", "B=1,T=1"], "--shapes"),
+        (["x.ost", "--profile"], "an artifact"),
+        (["x.ost", "--policy", "strict"], "--policy"),
+        (["x.ost"], "x.ost"),
+        (["no-such.toml"], "no-such.toml"),
+    ],
+)
+def test_view_command_refuses_what_it_would_not_read(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["view", *arguments])
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "hint" in told
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_view_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

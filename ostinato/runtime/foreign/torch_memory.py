@@ -22,8 +22,8 @@ _WAITING = ("active_pending_free", "active_awaiting_free")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bytes [address, address + nbytes) of a segment of a pool. `live`: a tensor has them; `waiting`: freed, and another stream may still use them. `allocated_at`
-    is the line that asked for them, where the allocator's history was recorded."""
+    """Bytes [address, address + nbytes) of a segment of a pool. `live`: a tensor has them; `waiting`: freed, and another stream may still use them.
+    `allocated_at` is the line that asked for them, where the allocator's history was recorded."""
 
     address: int
     nbytes: int
@@ -58,7 +58,9 @@ class TorchMemory:
     def is_near(self, address: int) -> bool:
         """Whether an address could have been the allocator's: its blocks are within a few gigabytes of it."""
         index = bisect_right(self._starts, address)
-        return any(abs(self.blocks[at].address - address) < 1 << 34 for at in (index - 1, index) if 0 <= at < len(self.blocks))
+        return any(
+            abs(self.blocks[at].address - address) < 1 << 34 for at in (index - 1, index) if 0 <= at < len(self.blocks)
+        )
 
 
 def _blocks(snapshot: Sequence[Mapping[str, Any]]) -> Iterable[Block]:

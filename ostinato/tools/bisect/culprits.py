@@ -33,6 +33,8 @@ _PLANNED = ("planned", "captured", "guarded")
 _LOOKS = 8
 """Pairs of runs in which a node that does not repeat itself is looked for."""
 _SHOWN = 4
+_RUNS = 3
+"""Of a configuration that may not repeat itself."""
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Culprits:
     trials: Trials
     told: Callable[[str], None]
     first: tuple[int, str] | None = field(default=None, init=False)
+    times: int = field(default=1, init=False)
 
     def found(self) -> tuple[tuple[Culprit, ...], tuple[int, str] | None]:
         """The culprits, those most to the point first, and the first node that differs, with the number of the run."""
@@ -101,7 +104,20 @@ class Culprits:
         )
 
     def unrepeated(self, subject: Subject) -> tuple[Culprit, ...]:
-        """The first node that does not repeat itself."""
+        """What does not repeat itself: two tenants of the same bytes where it is the right side and that is why, and the first node that is seen to."""
+        node = self._unrepeated_node(subject)
+        if subject is not self.right or subject.mode not in _PLANNED:
+            return (node,)
+        self.times = _RUNS
+        named: list[Culprit] = []
+        captured = [self._capture] if subject.mode == "captured" else []
+        for question in (*captured, self._bytes, self._in_place, self._early):
+            if named := question(Seen("", 0)):
+                break
+        proof = unproven(self.right.program)
+        return (*named, node, *([self._plan(proof, Seen("", 0))] if proof else []))
+
+    def _unrepeated_node(self, subject: Subject) -> Culprit:
         mode = "planned" if subject.mode == "captured" else subject.mode
         for look in range(_LOOKS):
             self.told(f"looking at every node twice, {look + 1} of {_LOOKS}")
@@ -111,14 +127,13 @@ class Culprits:
                 graph = subject.program.graphs[step.entry]
                 counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
                 name = first_difference(graph, seen[0], seen[1], counts, 0.0)
-                if name is None:
-                    continue
-                node = graph.producers[name]
-                text = f"%{node.name} does not repeat itself: two runs on the same values gave other bits"
-                row = f'levels={{"{node.op}": "{subject.program.target.lowest.name.lower()}"}}'
-                return (self._culprit("nondeterminism", text, entry=step.entry, node=node.name, workaround=row),)
+                if name is not None:
+                    node = graph.producers[name]
+                    text = f"%{node.name} does not repeat itself: two runs on the same values gave other bits"
+                    mend = f'levels={{"{node.op}": "{subject.program.target.lowest.name.lower()}"}}'
+                    return self._culprit("nondeterminism", text, entry=step.entry, node=node.name, workaround=mend)
         text = f"{subject.name} does not repeat itself; no node of it was seen to, one by one"
-        return (self._culprit("nondeterminism", text, workaround='mode="eager"'),)
+        return self._culprit("nondeterminism", text, workaround='mode="eager"')
 
     def _moved(self) -> list[Culprit]:
         """Memory that is not where the loaded steps look for it."""
@@ -338,7 +353,8 @@ class Culprits:
     # helpers
 
     def _wrong(self, executable: Executable) -> bool:
-        return compared(self.work, self.good, outputs_of(executable, self.work), self.limit) is not None
+        runs = (outputs_of(executable, self.work) for _ in range(self.times))
+        return any(compared(self.work, self.good, outputs, self.limit) is not None for outputs in runs)
 
     def _loosely(self, executable: Executable) -> bool:
         """Whether an executable of another program differs by more than other programs may."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,16 +11,17 @@ from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
 from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
 from ostinato.tools.compare.sides import Side, Sides
-from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
+from ostinato.tools.compare.verdicts import Ran, first_wrong_step, is_exact, tolerance_of
 from ostinato.tools.compare.workload import Case, WorkStep, steps_of
-from ostinato.tools.schemas_compare import Cause, NonFinite, OperatorTable, PairVerdict
+from ostinato.tools.schemas_compare import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 
 __all__ = ["TABLE_BUDGET", "Causes", "affordable"]
 
-TABLE_BUDGET = 1_000_000_000
+TABLE_BUDGET = 800_000_000
 """Weights times steps that a table of operators is made for: numpy takes a second for some hundred million."""
 _OTHER_PLANS = ("no-reuse", "guarded")
 _LEAST_REPLAYS = 3
+_OTHERWISE = "every node up to there gives what its reference gives: the graphs compute different things (`ostinato bisect` finds the pass)"
 
 
 def affordable(executable: Executable, budget: int) -> int:
@@ -33,33 +35,42 @@ class Causes:
 
     def __init__(self, sides: Sides, cases: Sequence[Case], poison: bool, said: Callable[[str], None]) -> None:
         self._sides, self._cases, self._poison, self._said = sides, cases, poison, said
-        self._examined: dict[tuple[str, str], tuple[int, Examination]] = {}
+        self._examined: dict[tuple[int, str], tuple[int, Examination]] = {}
         self.found: list[Cause] = []
         self.non_finite: list[NonFinite] = []
+        self.addresses: list[AddressFinding] = []
 
     def divergence(self, pair: PairVerdict, left: Ran, right: Ran) -> PairVerdict:
         """The pair with the first node at which it parts, and what is wrong with the programs of its sides."""
         assert pair.worst is not None, "a pair that is not bit-equal has a worst value"
         if left.executable is None or right.executable is None:
             return pair.model_copy(update={"note": "a function has no nodes"})
-        until = pair.worst.step + 1
+        until = first_wrong_step(left.run.answers, right.run.answers, pair.tolerance) + 1
         self._said(f"looking for the first node at which {left.name} and {right.name} part")
         exact = is_exact(left, right)
         tolerance = 0.0 if exact else max(tolerance_of(left.precision), tolerance_of(right.precision))
         seen = [Seen(self._sides, ran.side, self._poison) for ran in (left, right)]
         mine, theirs = (self._steps(ran)[:until] for ran in (left, right))
         found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
-        for ran in (left, right):
-            if ran.native:
-                self.examine(ran, until)
+        native = sorted((ran for ran in (left, right) if ran.native), key=_places_anew)
+        for ran in native:
+            self.examine(ran, until)
+            self._audit(ran)
+        for ran in native:
+            if not self.found and not self.non_finite:
+                self.unrepeatable(ran, _LEAST_REPLAYS, until)
         if exact and not self.found and found.place is not None and seen[0].captured != seen[1].captured:
             self.found.append(_captured(found, left.name if seen[0].captured else right.name, seen[0].captured))
+        blamed = self.found or self.non_finite or self.addresses
+        if not exact and not blamed and found.place is not None:
+            found = replace(found, note=_OTHERWISE)
         return _with(pair, found)
 
     def examine(self, ran: Ran, steps: int) -> Examination:
         """A side's program, node by node, over that many steps of the work at least."""
         plan = ran.side.mode if ran.side.mode in _OTHER_PLANS else "planned"
-        done, known = self._examined.get((ran.identity, plan), (0, None))
+        key = (id(self._sides.program(ran.side).program), plan)
+        done, known = self._examined.get(key, (0, None))
         if known is not None and done >= steps:
             return known
         self._said(f"checking every node of {ran.name} against its reference")
@@ -68,23 +79,34 @@ class Causes:
         if found.non_finite is None and not np.isfinite(ran.run.answers.values).all() and self._poison:
             unread = examine(self._fresh(ran.side), ran.name, work, state_poison=True)
             found = Examination(found.operators, found.cause, unread.non_finite)
-        self._examined[ran.identity, plan] = (steps, found)
+        self._examined[key] = (steps, found)
         if found.cause is not None and not _known(found.cause, self.found):
             self.found.append(found.cause)
         if found.non_finite is not None and found.non_finite.place not in [item.place for item in self.non_finite]:
             self.non_finite.append(found.non_finite)
         return found
 
-    def unrepeatable(self, ran: Ran, replays: int) -> None:
-        """The node that does not give the same twice."""
-        assert ran.run.unrepeated is not None, "it is asked of sides that do not repeat themselves"
+    def unrepeatable(self, ran: Ran, replays: int, steps: int) -> None:
+        """The node that does not give the same twice within the first steps, where there is one."""
         if ran.executable is None or not ran.native:
             return
-        self._said(f"looking for the node of {ran.name} that does not repeat itself")
-        work = self._steps(ran)[: ran.run.unrepeated.step + 1]
+        self._said(f"looking for a node of {ran.name} that does not repeat itself")
+        work = self._steps(ran)[:steps]
         found = find_unrepeatable(self._fresh(ran.side), ran.name, work, max(_LEAST_REPLAYS, replays))
         if found is not None and not _known(found, self.found):
             self.found.append(found)
+
+    def _audit(self, ran: Ran) -> None:
+        """Addresses and numbers of the executable that ran which no longer hold."""
+        if ran.executable is None or ran.executable.mode not in ("planned", "captured"):
+            return
+        for entry in dict.fromkeys(step.entry for step in self._steps(ran)):
+            for item in ran.executable.audit(entry).findings:
+                found = AddressFinding(
+                    side=ran.name, kind=item.kind, name=item.name, message=item.message, hint=item.hint
+                )
+                if found not in self.addresses:
+                    self.addresses.append(found)
 
     def table(self, ran: Ran) -> OperatorTable:
         """The errors of a side's operators over the first steps of the work."""
@@ -102,6 +124,11 @@ class Causes:
         return [step for case in self._cases for step in steps_of(ran.executable, case)]
 
 
+def _places_anew(ran: Ran) -> bool:
+    """Whether a side has no plan of its own to walk: what is found is said of one that has, where there is one."""
+    return ran.executable is not None and ran.executable.mode == "eager"
+
+
 def _captured(found: Divergence, side: str, left: bool) -> Cause:
     assert found.place is not None
     within, outside = (found.left, found.right) if left else (found.right, found.left)
@@ -110,8 +137,9 @@ def _captured(found: Divergence, side: str, left: bool) -> Cause:
 
 def _with(pair: PairVerdict, found: Divergence) -> PairVerdict:
     place = found.place
+    pair = pair.model_copy(update={"note": found.note})
     if place is None:
-        return pair.model_copy(update={"note": found.note})
+        return pair
     text = f"{place.value} (step {place.step}, {place.entry})"
     line = "" if place.file is None else f" at {place.file}:{place.line}"
     return pair.model_copy(

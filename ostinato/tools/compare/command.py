@@ -137,16 +137,13 @@ def compare_command(
             threads=threads,
             report_progress=steps.begin,
         )
-    written = [
-        write_text(path, text(report))
-        for path, text in ((markdown, comparison_markdown), (html, comparison_page))
-        if path is not None
-    ]
+    texts = ((markdown, comparison_markdown), (html, comparison_page))
+    written = [write_text(path, text(report)) for path, text in texts if path is not None]
     if as_json:
         emit_json(report)
     else:
         show_comparison(report, output())
-        for path in written:
-            notice(f"wrote {path}")
+        for name in written:
+            notice(f"wrote {name}")
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)

@@ -21,13 +21,16 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.artifact import load_executable
 from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
 from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
+from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
+from ostinato.runtime.forward import TextExecutable
 from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
@@ -36,7 +39,6 @@ from ostinato.tools.compare.runs import SideRun, run_function, run_side
 from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
 from ostinato.tools.compare.verdicts import Ran, identity_of, judge, mismatch_at
 from ostinato.tools.compare.workload import TEXTS, Case, Room, make_cases, room_of
-from ostinato.tools.loading import load_function
 from ostinato.tools.programs import device_of, precision_of
 from ostinato.tools.schemas_compare import (
     BreakEven,
@@ -51,9 +53,9 @@ from ostinato.tools.schemas_compare import (
 __all__ = ["compare"]
 
 DEFAULT_TOKENS = 16
-ROWS = 4
+ROWS = 8
 """Sequences at once of a model that is compiled here."""
-REFERENCE_BUDGET = 2_000_000_000
+REFERENCE_BUDGET = 1_500_000_000
 """Weights times steps that the interpreter is given: of larger models it answers the first cases only."""
 
 
@@ -120,7 +122,7 @@ def compare(
         base = DEFAULT_SIDE
     asked = sides_of(modes, base)
     sides = Sides(opened, **_shapes(opened, tokens, buckets, context))
-    executables = {side.name: packed(sides.open(side)) for side in asked if side.function is None}
+    executables = {side.name: _executable(sides, side) for side in asked if side.function is None}
     if not executables:
         raise ConfigError("no side runs a program", hint="compare a function with a mode, such as planned")
     room = reduce(Room.shared, map(room_of, executables.values()))
@@ -132,7 +134,7 @@ def compare(
     pairs = _pairs(ran, cases, tolerance, causes)
     for item in ran:
         if item.run.unrepeated is not None:
-            causes.unrepeatable(item, replays)
+            causes.unrepeatable(item, replays, item.run.unrepeated.step + 1)
         if item.native and not np.isfinite(item.run.answers.values).all():
             causes.examine(item, _first_not_finite(item) + 1)
     programs = {item.identity: item for item in reversed(ran) if item.native}
@@ -181,6 +183,7 @@ def compare(
         sides=shown,
         causes=tuple(causes.found),
         non_finite=tuple(causes.non_finite),
+        addresses=tuple(causes.addresses),
         operators=tables,
         processes=checked,
     )
@@ -193,6 +196,13 @@ def _path(target: object) -> str:
             "another process cannot have this executable", hint="give the model or its path, or processes=0"
         )
     return str(target.checkpoint.path if isinstance(target, Model) else target)
+
+
+def _executable(sides: Sides, side: Side) -> TextExecutable | EmbedExecutable:
+    """What runs for a side: an executable of the caller's itself, as it is, otherwise one that is opened for it."""
+    if side.executable is not None and side.mode == "auto":
+        return packed(side.executable)
+    return packed(sides.open(side))
 
 
 def _nobody(text: str) -> None:
@@ -210,7 +220,7 @@ def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
         )
     if not isinstance(target, Model) and str(target).endswith(ARTIFACT):
         device = open_device(base.device, base.threads, base.isa)
-        loaded = load_function("ostinato.artifact", "load_executable")(target, device=device)
+        loaded = load_executable(target, device=device)
         return packed(loaded), str(target)
     model = open_model(target)
     return model, str(model.checkpoint.path) if isinstance(target, Model) else str(target)
@@ -233,7 +243,7 @@ def _shapes(
 
 def _run_all(
     asked: Sequence[Side],
-    executables: Mapping[str, Any],
+    executables: Mapping[str, TextExecutable | EmbedExecutable],
     cases: Sequence[Case],
     replays: int,
     poison: bool,
@@ -256,7 +266,7 @@ def _run_all(
     return [_ran(side, executables.get(side.name), runs[side.name]) for side in asked]
 
 
-def _ran(side: Side, executable: Any, run: SideRun) -> Ran:
+def _ran(side: Side, executable: TextExecutable | EmbedExecutable | None, run: SideRun) -> Ran:
     if executable is None:
         return Ran(side, None, run, f"function {side.name}", "f32")
     return Ran(side, executable, run, identity_of(executable), precision_of(executable.program))

@@ -80,14 +80,25 @@ def run_side(
     executable: TextExecutable | EmbedExecutable, cases: Sequence[Case], *, replays: int, poison: bool
 ) -> SideRun:
     """Runs a side `replays` times. Raises what runs raise."""
-    counted = _Counted(executable.device)
+    device = executable.device
+    counted = _Counted(device)
     executable.device = cast(Device, counted)
+    try:
+        return _run(executable, counted, cases, replays, poison)
+    finally:
+        executable.device = device
+
+
+def _run(
+    executable: TextExecutable | EmbedExecutable, counted: _Counted, cases: Sequence[Case], replays: int, poison: bool
+) -> SideRun:
     begin = time.perf_counter()
     executable.prewarm()
     ready = time.perf_counter() - begin
     work = [(number, step) for number, case in enumerate(cases) for step in steps_of(executable, case)]
     steps = [step for _, step in work]
-    executable.run(steps[0].entry, steps[0].inputs, (steps[0].output,))  # pages are mapped, vendors are warm
+    if executable.mode != "reference":
+        executable.run(steps[0].entry, steps[0].inputs, (steps[0].output,))  # pages are mapped, vendors are warm
     first: list[Array] = []
     unrepeated: Unrepeated | None = None
     seconds: list[float] = []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
+from ostinato.artifact import load_executable
 from ostinato.compiler import Passes, open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
@@ -24,7 +25,6 @@ from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.variants import VARIANTS, in_variant
-from ostinato.tools.loading import load_function
 from ostinato.tools.programs import compile_model
 
 __all__ = ["ARTIFACT", "DEFAULT_SIDE", "EVERY", "Side", "Sides", "open_side", "parse_side"]
@@ -219,9 +219,7 @@ class Sides:
 
     def _made(self, side: Side) -> Executable:
         if side.artifact is not None:
-            loaded = load_function("ostinato.artifact", "load_executable")(side.artifact, device=self._device(side))
-            assert isinstance(loaded, Executable)
-            return loaded
+            return load_executable(side.artifact, device=self._device(side))
         if self.model is None:
             raise ConfigError(
                 "an executable has its settings already, this side wants others",

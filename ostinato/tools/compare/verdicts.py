@@ -19,7 +19,7 @@ from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Case
 from ostinato.tools.schemas_compare import Mismatch, PairVerdict, Required, Verdict
 
-__all__ = ["TOLERANCE", "Ran", "identity_of", "is_exact", "judge", "mismatch_at", "tolerance_of"]
+__all__ = ["TOLERANCE", "Ran", "first_wrong_step", "identity_of", "is_exact", "judge", "mismatch_at", "tolerance_of"]
 
 TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
 """Largest difference from the reference, in standard deviations of the reference's outputs.
@@ -71,8 +71,7 @@ def is_exact(left: Ran, right: Ran) -> bool:
 
 def judge(left: Ran, right: Ran, cases: Sequence[Case], tolerance: float | None) -> PairVerdict:
     """The verdict on what both were asked. `tolerance` replaces that of the precision, in standard deviations."""
-    wanted = set(right.run.answers.keys)
-    keys = [key for key in left.run.answers.keys if key in wanted]
+    keys = _common(left.run.answers, right.run.answers)
     a, b = left.run.answers.rows(keys), right.run.answers.rows(keys)
     exact = is_exact(left, right)
     relative = max(tolerance_of(left.precision), tolerance_of(right.precision)) if tolerance is None else tolerance
@@ -116,6 +115,29 @@ def mismatch_at(
     )
 
 
+def first_wrong_step(left: Answers, right: Answers, limit: float) -> int:
+    """The first step of the left side that gave a value further away than the limit, of a pair that has one."""
+    keys = _common(left, right)
+    difference = _difference(left.rows(keys), right.rows(keys)).reshape(len(keys), -1).max(axis=1)
+    rows = zip(left.rows(keys), right.rows(keys), strict=True)
+    bad = (difference > limit).tolist() if limit else [not bits_equal(a, b) for a, b in rows]
+    place = dict(zip(left.keys, left.steps, strict=True))
+    return min(place[key] for key, wrong in zip(keys, bad, strict=True) if wrong)
+
+
+def _common(left: Answers, right: Answers) -> list[Key]:
+    wanted = set(right.keys)
+    return [key for key in left.keys if key in wanted]
+
+
+def _difference(a: Array, b: Array) -> Array:
+    """Element by element in float64; a NaN on one side counts as infinite."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        found = np.abs(x - y)
+    return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(found, nan=np.inf))
+
+
 def _oracle(side: Ran) -> bool:
     return not side.native
 
@@ -126,13 +148,10 @@ def _spread(values: Array) -> float:
 
 
 def _worst(answers: Answers, keys: Sequence[Key], a: Array, b: Array, cases: Sequence[Case]) -> Mismatch | None:
-    """The largest difference; a NaN on one side counts as infinite."""
+    """The largest difference."""
     if not a.size:
         return None
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(x - y)
-    difference = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(difference, nan=np.inf))
+    difference = _difference(a, b)
     row, element = (int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
-    left, right = float(x[row, element]), float(y[row, element])
+    left, right = float(a[row, element]), float(b[row, element])
     return mismatch_at(answers, keys[row], element, left, right, float(difference[row, element]), cases)

@@ -34,6 +34,8 @@ __all__ = [
 
 TEXTS = 8
 """Texts that an encoder is given."""
+EDGE_ROWS = 4
+"""Rows of the edges."""
 SINGLE_STEPS = 2
 """Tokens of each row that are left for one-token steps after the prompt."""
 
@@ -89,7 +91,8 @@ class WorkStep:
 def make_cases(room: Room, *, tokens: int, seed: int, edges: bool = True) -> tuple[Case, ...]:
     """Work for that room, the longest sequence of `tokens` tokens: "random", ragged rows of chance ids; and with `edges`
 
-    - "edges": a row of one token, the same token all along, the smallest and the largest id in turn, and as many tokens as there may be;
+    - "edges": a row of one token, the same token all along, the smallest and the largest id in turn, and as many tokens as there may be. Where twice as many
+      rows fit, the first case is "random and edges": an interpreter pays for steps, not for rows;
     - "full bucket" and "past the bucket", of the smallest and the largest: as many tokens as a step of it takes, and one more.
 
     Where fewer rows fit, they come one after the other. Raises `ConfigError` when they do not fit, and for a negative seed.
@@ -104,15 +107,22 @@ def make_cases(room: Room, *, tokens: int, seed: int, edges: bool = True) -> tup
         return rng.integers(0, room.vocab_size, length, dtype=np.int32)
 
     count = min(room.rows, TEXTS) if room.encoder else room.rows
-    lengths = [tokens, *(int(n) for n in rng.integers(1, tokens + 1, count - 1))]
-    cases = [_case("random", [chance(length) for length in lengths], 0 if room.encoder else SINGLE_STEPS)]
+    singles = 0 if room.encoder else SINGLE_STEPS
+    together = edges and count >= 2 * EDGE_ROWS
+    ragged = count - EDGE_ROWS if together else count
+    lengths = [tokens, *(int(n) for n in rng.integers(1, tokens + 1, ragged - 1))]
+    rows = [chance(length) for length in lengths]
     if not edges:
-        return tuple(cases)
+        return (_case("random", rows, singles),)
     extremes = np.where(np.arange(tokens) % 2, room.vocab_size - 1, 0).astype(np.int32)
-    rows = [chance(1), np.full(tokens, chance(1)[0], np.int32), extremes, chance(tokens)]
-    for first in range(0, len(rows), count):
-        number = "" if count >= len(rows) else f" {first // count + 1}"
-        cases.append(_case(f"edges{number}", rows[first : first + count]))
+    extra = [chance(1), np.full(tokens, chance(1)[0], np.int32), extremes, chance(tokens)]
+    if together:
+        cases = [_case("random and edges", rows + extra, singles)]
+    else:
+        cases = [_case("random", rows, singles)]
+        for first in range(0, EDGE_ROWS, count):
+            number = "" if count >= EDGE_ROWS else f" {first // count + 1}"
+            cases.append(_case(f"edges{number}", extra[first : first + count]))
     for bucket in dict.fromkeys((room.buckets[0], room.buckets[-1])):
         for name, total in ((f"full bucket of {bucket}", bucket), (f"past the bucket of {bucket}", bucket + 1)):
             if total <= count * tokens:

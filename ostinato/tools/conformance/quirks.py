@@ -22,7 +22,7 @@ from ostinato.ir.target import Impl
 from ostinato.runtime.device import CapturedNode, Device, ResolvedStep
 from ostinato.tools.conformance.report import QuirkVerdict
 
-__all__ = ["QUIRKS", "Quirk", "find_quirks"]
+__all__ = ["QUIRKS", "Quirk", "find_quirks", "listed_quirks"]
 
 _BYTES = 1 << 20
 
@@ -56,6 +56,11 @@ def find_quirks(device: Device) -> Iterator[QuirkVerdict]:
                 "detail": detail,
             }
         )
+
+
+def listed_quirks() -> list[tuple[str, str, str]]:
+    """Name, detection and consequence of each of `QUIRKS`."""
+    return [(quirk.name, quirk.detection, quirk.consequence) for quirk in QUIRKS]
 
 
 # what is captured to see how a driver tells of it

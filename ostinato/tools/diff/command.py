@@ -8,6 +8,7 @@ import typer
 
 from ostinato.ir.checks import byte_count
 from ostinato.ir.errors import ConfigError
+from ostinato.tools.completion import models_and
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.diff.data import GraphDiff
 from ostinato.tools.diff.graphs import diff_graphs, paired
@@ -31,12 +32,17 @@ from ostinato.tools.options import (
 
 __all__ = ["diff_command", "diff_subjects"]
 
+_FILES = models_and(".json", ".graph", ".ir")
 _SIDE = "a model with options of its own (smollm2,policy=strict), a saved plan (.json), a graph as text, an artifact (.ost) or a dumped folder."
 
 
 def diff_command(
-    before: Annotated[str, typer.Argument(metavar="A", help=f"What was: {_SIDE}", show_default=False)],
-    after: Annotated[str, typer.Argument(metavar="B", help="What is: the same.", show_default=False)],
+    before: Annotated[
+        str, typer.Argument(metavar="A", show_default=False, autocompletion=_FILES, help=f"What was: {_SIDE}")
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="B", show_default=False, autocompletion=_FILES, help="What is: the same.")
+    ],
     fail_if: Annotated[
         list[str] | None,
         typer.Option(

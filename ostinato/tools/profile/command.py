@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ostinato.artifact import load_executable
 from ostinato.frontend.model import load
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
-from ostinato.runtime.encode import EmbedExecutable
-from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.executable import Executable
 from ostinato.runtime.profile import chrome_json
+from ostinato.saving.read import is_artifact
 from ostinato.tools.console import Steps, emit_json, output, progress
 from ostinato.tools.options import (
     CaptureOption,
@@ -20,7 +23,6 @@ from ostinato.tools.options import (
     DeviceOption,
     JsonOption,
     MemoryLimitOption,
-    ModelArgument,
     ModelOption,
     ModeOption,
     PolicyOption,
@@ -29,15 +31,27 @@ from ostinato.tools.options import (
     ThreadsOption,
     chosen_model,
     parse_shapes,
+    refuse_unread,
 )
 from ostinato.tools.profile.breakeven import RUNS, breakeven
 from ostinato.tools.profile.ceilings import measure_ceilings
 from ostinato.tools.profile.measure import profile_entries, profile_report, step_inputs
 from ostinato.tools.profile.show import show_breakeven, show_profile
 from ostinato.tools.programs import LoadProgress, compile_model
+from ostinato.tools.train.config import read_config
+from ostinato.tools.train.job import sketched
+from ostinato.tools.train.step import make_step
 
 __all__ = ["breakeven_command", "profile_command"]
 
+ProfiledArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A Hugging Face directory, a .gguf file, the name of an installed model package, an artifact (.ost), or the .toml file of a training run.",
+    ),
+]
 ProfiledShapes = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=1,128.")]
 EntriesOption = Annotated[
     str | None, typer.Option("--entry", show_default=False, help="Only the entry of this name, as `compile` lists it.")
@@ -51,11 +65,14 @@ CachedOption = Annotated[
         help="Tokens in the cache before the step; default: none, and for one-token steps as many as the largest bucket has.",
     ),
 ]
+_COMMON = {"model", "model_option", "entry", "runs", "by", "top", "file", "seed", "as_json"}
+"""Options that mean something whatever is profiled."""
 _BY = ("operator", "layer", "step")
 
 
 def profile_command(
-    model: ModelArgument = None,
+    invocation: typer.Context,
+    model: ProfiledArgument = None,
     model_option: ModelOption = None,
     shapes: ProfiledShapes = "B=1,T=1,128",
     entry: EntriesOption = None,
@@ -94,20 +111,9 @@ def profile_command(
         raise ConfigError(f"--by {by} is unknown", hint=f"use one of {', '.join(_BY)}")
     if file is not None:
         need_writable(file)
-    with progress(as_json) as steps:
-        executable = _compiled(
-            steps,
-            name,
-            shapes,
-            context=context,
-            mode=mode,
-            capture=capture,
-            device=device,
-            precision=precision,
-            policy=policy,
-            memory_limit=memory_limit,
-            threads=threads,
-        )
+    settings = {"context": context, "mode": mode, "capture": capture, "precision": precision}
+    settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
+    with _opened(invocation, name, shapes, device, as_json, **settings) as (executable, steps):
         profiles = profile_entries(executable, runs=runs, seed=seed, cached=cached, entry=entry, begin=steps.begin)
         steps.begin("measuring what the machine can do")
         ceilings = measure_ceilings(executable.device, executable.mode, profiles)
@@ -117,7 +123,8 @@ def profile_command(
 
 
 def breakeven_command(
-    model: ModelArgument = None,
+    invocation: typer.Context,
+    model: ProfiledArgument = None,
     model_option: ModelOption = None,
     shapes: ProfiledShapes = "B=1,T=1,128",
     entry: EntriesOption = None,
@@ -138,20 +145,9 @@ def breakeven_command(
     Example: ostinato breakeven smollm2 --shapes B=1,T=1,128
     """
     name = chosen_model(model, model_option)
-    with progress(as_json) as steps:
-        executable = _compiled(
-            steps,
-            name,
-            shapes,
-            context=context,
-            mode="auto",
-            capture=capture,
-            device=device,
-            precision=precision,
-            policy=policy,
-            memory_limit=memory_limit,
-            threads=threads,
-        )
+    settings = {"context": context, "mode": "auto", "capture": capture, "precision": precision}
+    settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
+    with _opened(invocation, name, shapes, device, as_json, **settings) as (executable, steps):
         names = list(executable.entries) if entry is None else [executable.entry(entry)]
         found = [
             breakeven(
@@ -168,6 +164,25 @@ def breakeven_command(
     emit_json(report) if as_json else show_breakeven(report, output())
 
 
-def _compiled(steps: Steps, name: str, shapes: str, **settings: object) -> TextExecutable | EmbedExecutable:
-    steps.begin(f"loading {name}")
-    return compile_model(load(name), buckets=parse_shapes(shapes), progress=LoadProgress(steps), **settings)  # type: ignore[arg-type]
+@contextmanager
+def _opened(
+    invocation: typer.Context, name: str, shapes: str, device: str, as_json: bool, **settings: Any
+) -> Iterator[tuple[Executable, Steps]]:
+    """A model compiled, an artifact loaded, or the step of a training run, whose parameters nothing trains. Raises `ConfigError` for options that would be left
+    unread."""
+    with progress(as_json) as steps:
+        steps.begin(f"loading {name}")
+        loading = LoadProgress(steps)
+        if is_artifact(name):
+            refuse_unread(invocation, f"{name} is an artifact", _COMMON | {"device", "mode", "cached"})
+            yield load_executable(name, device=device, mode=settings["mode"], progress=loading), steps
+        elif Path(name).suffix.lower() == ".toml":
+            refuse_unread(invocation, f"{name} is a training run", _COMMON)
+            config = read_config(Path(name))
+            with sketched(config) as model:
+                yield make_step(config, model, config.made_optimizer(), loading), steps
+        else:
+            yield (
+                compile_model(load(name), buckets=parse_shapes(shapes), device=device, progress=loading, **settings),
+                steps,
+            )

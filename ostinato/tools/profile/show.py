@@ -21,9 +21,12 @@ def show_profile(report: ProfileReport, console: Console, *, by: str, top: int) 
         shown = [_cells(name, steps, row, entry.sum_seconds) for name, steps, row in rows[:top]]
         more = f", the first {top} of {len(rows)}" if len(rows) > top else ""
         console.print(table(f"{report.model} {entry.entry}, by {by}{more}", _COLUMNS, shown))
+        times = (entry.sum_seconds, entry.whole_seconds, entry.whole_best_seconds)
+        one_by_one, undisturbed, best = map(milliseconds, times)
+        why = f" ({report.reason})" if report.reason else ""
         console.print(
-            f"{many(len(entry.steps), 'step')}: {milliseconds(entry.sum_seconds)} one by one, {milliseconds(entry.whole_seconds)} undisturbed, "
-            f"{milliseconds(entry.whole_best_seconds)} at best ({report.mode}{f', {report.reason}' if report.reason else ''}; {report.precision}, {many(report.threads, 'thread')}, {many(report.runs, 'run')})",
+            f"{many(len(entry.steps), 'step')}: {one_by_one} one by one, {undisturbed} undisturbed, {best} at best; {many(report.runs, 'run')} of mode "
+            f"{report.mode}{why}, {report.precision}, {many(report.threads, 'thread')}",
             markup=False,
         )
         console.print(

@@ -1,9 +1,12 @@
-"""The arena over time as a picture: SVG that stands alone.
+"""The arena over time as a picture: SVG that stands alone, for the screen or for print.
 
-Above, every slot as a rectangle: its steps across, its bytes upwards, coloured by what wrote it; the line at the top is the arena, the dashed one the lower
-bound, and pointing at a rectangle names its tenants. Below, how many bytes are live at each step: where the curve touches the bound is the peak, and what
+Above, every slot as a rectangle: its steps across, its bytes upwards, coloured by what its bytes are for; the line at the top is the arena, the dashed one the
+lower bound, and pointing at a rectangle names its tenants. Below, how many bytes are live at each step: where the curve touches the bound is the peak, and what
 lies between curve and arena is what the placement could not use at that step. The thin line above the curve is the end of the highest live byte: what lies
 between the two is fragmentation. Plans and placement problems are drawn by the same function.
+
+A picture is read in print too: `Paper` gives its size in millimetres, letters of 7 points and no heading, since a paper has captions. Colours differ in
+brightness and every second one is hatched, so that they can be told apart without colour. Texts stay texts, in fonts that everybody has.
 
 A picture stays small enough for a browser: of very many slots the largest are drawn, and of a curve the highest and the last point
 in each tenth of a pixel.
@@ -12,18 +15,18 @@ in each tenth of a pixel.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ostinato.ir.graph import Graph
-from ostinato.ir.step import WORKSPACE
+from ostinato.ir.errors import ConfigError
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.problem import Bound, Problem, Solution
 from ostinato.planner.usage import Tenancy, reuse_count, usage_changes
 from ostinato.tools.console import size
+from ostinato.tools.view.roles import ROLES, Touches
 
-__all__ = ["ArenaMap", "Tenant", "arena_to_svg", "map_of_plan", "map_of_problem"]
+__all__ = ["ArenaMap", "Paper", "Tenant", "arena_to_svg", "map_of_plan", "map_of_problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +52,39 @@ class ArenaMap:
     peak: int
 
 
-def map_of_plan(plan: EntryPlan, graph: Graph | None = None) -> ArenaMap:
-    """The arena of an entry on its own device. With its graph the colours say which operator made a slot's first value."""
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """The size of a printed picture in millimetres, by default as wide as a text of A4. Raises `ConfigError` for one that has no room for its axes."""
 
-    def kind(values: Sequence[str]) -> str:
-        if values[0].startswith(WORKSPACE):
-            return WORKSPACE
-        node = graph.producers.get(values[0]) if graph is not None else None
-        return "value" if node is None else node.op
+    width: float = 160.0
+    height: float = 90.0
 
+    def __post_init__(self) -> None:
+        if not (60 <= self.width <= 2000 and 50 <= self.height <= 2000):
+            raise ConfigError(
+                f"a picture of {self.width} by {self.height} mm cannot be drawn",
+                hint="from 60 by 50 to 2000 by 2000 mm",
+            )
+
+
+def map_of_plan(plan: EntryPlan, device: str | None = None) -> ArenaMap:
+    """The arena of an entry on its own device, or on another one that its plan names; `kind` is what each slot is for (`roles.py`)."""
+    touches = Touches(plan)
     tenants = tuple(
-        Tenant(", ".join(slot.values), kind(slot.values), slot.first, slot.last, slot.range.offset, slot.range.size)
-        for slot in plan.slots_on(plan.device)
+        Tenant(
+            ", ".join(slot.values),
+            touches.role(slot),
+            slot.first,
+            slot.last,
+            slot.range.offset,
+            slot.range.size,
+        )
+        for slot in plan.slots_on(device)
     )
-    stats = plan.stats
+    stats = next((arena for arena in plan.stats.arenas if arena.device == (device or plan.device)), None)
+    if stats is None:
+        known = ", ".join(arena.device for arena in plan.stats.arenas)
+        raise ConfigError(f"the plan of {plan.name} has no arena on {device}", hint=f"it has one on {known}")
     return ArenaMap(plan.name, tenants, stats.arena_bytes, stats.lower_bound, stats.peak_step)
 
 
@@ -80,58 +102,100 @@ def tenancies_of(drawing: ArenaMap) -> list[Tenancy]:
     return [Tenancy(tenant.first, tenant.last, tenant.offset, tenant.size) for tenant in drawing.tenants]
 
 
-_WIDTH, _MAP, _CURVE, _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 1200, 420, 130, 84, 24, 64, 44, 70
+_SCREEN = (1200.0, 728.0)
+_UNIT = 0.7 * 25.4 / 72
+"""Millimetres of a unit on paper: its letters are 10 units high, and 7 points."""
+_LEFT, _RIGHT, _HEADING, _GAP, _AXIS, _ROW = 66, 14, 62, 26, 34, 15
 _MOST_DRAWN = 20_000
 """Slots of a picture: about 6 MB."""
-_COLOURS = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d37295", "#a0cbe8",
-)  # fmt: skip
-_SCRATCH = "#8d99a6"
-_LETTER = 6.2
+_COLOURS = {
+    "activation": "#7fb2e5",
+    "in place": "#3a9d8f",
+    "saved": "#2f5597",
+    "backward": "#f6c58f",
+    "gradient": "#c0504d",
+    "recomputed": "#8064a2",
+    "workspace": "#d0d5da",
+    "buffer": "#7fb2e5",
+}
+"""From light to dark by turns, each beside a brightness that is not near."""
+_OTHERS = ("#59a14f", "#edc948", "#9c755f", "#b07aa1")
+_HATCHED = {"in place": 45, "gradient": -45, "recomputed": 0, "workspace": 90}
+"""Kinds with lines across them, and their angle."""
+_LETTER = 5.4
 """Width of a small letter on average, for the legend and the names in the rectangles."""
 _STYLE = """
-  text { font: 12px Helvetica, Arial, sans-serif; fill: #1f2933; }
-  .title { font-size: 16px; font-weight: bold; } .small { font-size: 10px; } .name { font-size: 9px; fill: #10171e; pointer-events: none; }
-  .paper { fill: #ffffff; } .plot { fill: #f7f9fb; stroke: #cbd2d9; } .grid { stroke: #e4e7eb; }
+  text { font: 10px Helvetica, Arial, sans-serif; fill: #1f2933; }
+  .title { font-size: 16px; font-weight: bold; } .facts { font-size: 12px; } .name { font-size: 9px; pointer-events: none; }
+  text.white { fill: #ffffff; } text.black { fill: #10171e; } text.hatched { fill: #10171e; stroke: #ffffff; stroke-width: 3; paint-order: stroke; }
+  .paper { fill: #ffffff; } .plot { fill: #f7f9fb; stroke: #9aa5b1; stroke-width: 0.6; } .grid { stroke: #dfe4ea; stroke-width: 0.6; }
   .slot { stroke: #ffffff; stroke-width: 0.4; } .slot:hover { stroke: #000000; stroke-width: 1.5; }
-  .arena { stroke: #d64545; stroke-width: 1.5; } .bound { stroke: #186faf; stroke-width: 1.5; stroke-dasharray: 7 4; }
-  .peak { stroke: #7b8794; stroke-dasharray: 2 3; } .live { fill: #bcccdc; stroke: #486581; stroke-width: 1; }
-  .extent { fill: none; stroke: #f28e2b; stroke-width: 1; }
+  .thin { stroke: none; }
+  .arena { stroke: #b3261e; stroke-width: 1.4; } .bound { stroke: #0b4f9e; stroke-width: 1.4; stroke-dasharray: 7 4; }
+  .peak { stroke: #52606d; stroke-dasharray: 2 3; } .live { fill: #c3d3e4; stroke: #486581; stroke-width: 0.8; }
+  .extent { fill: none; stroke: #d9822b; stroke-width: 1; }
 """
 
 
-def arena_to_svg(drawing: ArenaMap) -> str:
-    """SVG text of a map, in a fixed size; the same map gives the same text."""
-    return _Picture(drawing).text()
+def arena_to_svg(drawing: ArenaMap, paper: Paper | None = None) -> str:
+    """SVG text of a map for the screen, or of a printed size; the same map gives the same text."""
+    return _Picture(drawing, paper).text()
 
 
 class _Picture:
-    def __init__(self, drawing: ArenaMap) -> None:
-        self._map = drawing
+    """Everything is in units: pixels of a screen, 0.7 points on paper."""
+
+    def __init__(self, drawing: ArenaMap, paper: Paper | None) -> None:
+        self._map, self._paper = drawing, paper
+        self._width, self._height = (paper.width / _UNIT, paper.height / _UNIT) if paper else _SCREEN
         self._steps = max((tenant.last for tenant in drawing.tenants), default=1)
         self._first = min((tenant.first for tenant in drawing.tenants), default=0)
-        kinds = sorted({tenant.kind for tenant in drawing.tenants} - {WORKSPACE})
-        self._colour = {kind: _COLOURS[index % len(_COLOURS)] for index, kind in enumerate(kinds)}
-        if any(tenant.kind == WORKSPACE for tenant in drawing.tenants):
-            self._colour[WORKSPACE] = _SCRATCH
-        self._floor, self._base = _TOP + _MAP, _TOP + _MAP + _GAP + _CURVE
+        found = {tenant.kind for tenant in drawing.tenants}
+        known = [kind for kind in ROLES if kind in found]
+        others = sorted(found - set(ROLES))
+        self._colour = {kind: _COLOURS[kind] for kind in known}
+        for index, kind in enumerate(others):
+            self._colour[kind] = _COLOURS.get(kind, _OTHERS[index % len(_OTHERS)])
+        self._rows = list(self._legend_rows())
+        top, foot = (8 if paper else _HEADING), self._height - _AXIS - _ROW * len(self._rows) - 6
+        curve = min(130.0, (foot - top - _GAP) * 0.24)
+        self._top, self._base = float(top), foot
+        self._second = foot - curve
+        self._floor = self._second - _GAP
         self._usage = usage_changes(tenancies_of(drawing))
 
     def text(self) -> str:
-        height = self._base + _BOTTOM
+        width, height = self._width, self._height
+        unit = (
+            (f"{self._paper.width:g}mm", f"{self._paper.height:g}mm") if self._paper else (f"{width:g}", f"{height:g}")
+        )
         lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{unit[0]}" height="{unit[1]}" viewBox="0 0 {width:.2f} {height:.2f}">',
             f"<style>{_STYLE}</style>",
-            f'<rect class="paper" width="{_WIDTH}" height="{height}"/>',
-            *self._heading(),
+            *self._hatches(),
+            f'<rect class="paper" width="{width:.2f}" height="{height:.2f}"/>',
+            *(() if self._paper else self._heading()),
             *self._axes(),
             *(self._slot(tenant) for tenant in self._drawn()),
-            *self._levels(_TOP, _MAP),
+            *self._levels(self._top, self._floor),
             *self._curve(),
             *self._legend(),
             "</svg>",
         ]
         return "\n".join(lines) + "\n"
+
+    def _hatches(self) -> Iterator[str]:
+        for number, (kind, colour) in enumerate(self._colour.items()):
+            if kind in _HATCHED:
+                line = "#ffffff" if _brightness(colour) < 0.6 else "#7b8794"
+                yield (
+                    f'<pattern id="k{number}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({_HATCHED[kind]})">'
+                    f'<rect width="7" height="7" fill="{colour}"/><line x1="0" y1="3.5" x2="7" y2="3.5" stroke="{line}" stroke-width="1" '
+                    'stroke-opacity="0.7"/></pattern>'
+                )
+
+    def _fill(self, kind: str) -> str:
+        return f"url(#k{list(self._colour).index(kind)})" if kind in _HATCHED else self._colour[kind]
 
     def _drawn(self) -> Sequence[Tenant]:
         """The tenants that take the most bytes times steps, all if they are not too many."""
@@ -142,9 +206,9 @@ class _Picture:
         return [tenants[-place] for _, place in sorted(heapq.nlargest(_MOST_DRAWN, areas), key=lambda area: -area[1])]
 
     def _x(self, step: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (step - self._first) / max(1, self._steps - self._first)
+        return _LEFT + (self._width - _LEFT - _RIGHT) * (step - self._first) / max(1, self._steps - self._first)
 
-    def _up(self, nbytes: int, extent: int) -> float:
+    def _up(self, nbytes: int, extent: float) -> float:
         return extent * nbytes / max(1, self._map.height)
 
     def _heading(self) -> list[str]:
@@ -160,56 +224,64 @@ class _Picture:
             slots = f"the {_MOST_DRAWN} largest of {slots}"
         return [
             f'<text class="title" x="{_LEFT}" y="26">{_text(found.title)}</text>',
-            f'<text x="{_LEFT}" y="46">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
+            f'<text class="facts" x="{_LEFT}" y="46">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
         ]
 
     def _axes(self) -> list[str]:
         lines = []
-        for top, extent, marks in ((_TOP, _MAP, 4), (_TOP + _MAP + _GAP, _CURVE, 2)):
+        right = self._width - _RIGHT
+        for top, foot in ((self._top, self._floor), (self._second, self._base)):
             lines.append(
-                f'<rect class="plot" x="{_LEFT}" y="{top}" width="{_WIDTH - _LEFT - _RIGHT}" height="{extent}"/>'
+                f'<rect class="plot" x="{_LEFT}" y="{top:.1f}" width="{right - _LEFT:.1f}" height="{foot - top:.1f}"/>'
             )
-            for mark in range(marks + 1):
-                y = top + extent - extent * mark / marks
-                lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-                lines.append(
-                    f'<text class="small" x="{_LEFT - 6}" y="{y + 3:.1f}" text-anchor="end">{size(self._map.height * mark // marks)}</text>'
-                )
-        for mark in range(9):
-            step = self._first + (self._steps - self._first) * mark // 8
-            lines.append(
-                f'<text class="small" x="{self._x(step):.1f}" y="{self._base + 14}" text-anchor="middle">{step}</text>'
-            )
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
-        lines.append(f'<text class="small" x="{middle:.1f}" y="{self._base + 28}" text-anchor="middle">step</text>')
-        lines.append(f'<text class="small" x="{_LEFT}" y="{self._floor + _GAP - 8}">bytes live at each step</text>')
+            for nbytes in _round_bytes(self._map.height, max(1, min(5, int((foot - top) // 34)))):
+                y = foot - self._up(nbytes, foot - top)
+                lines.append(f'<line class="grid" x1="{_LEFT}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+                lines.append(f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{size(nbytes)}</text>')
+        y = self._base + 13
+        steps = _round_steps(self._first, self._steps, int((right - _LEFT) // 70))
+        lines += [f'<text x="{self._x(step):.1f}" y="{y:.1f}" text-anchor="middle">{step}</text>' for step in steps]
+        lines.append(f'<text x="{(_LEFT + right) / 2:.1f}" y="{self._base + 27:.1f}" text-anchor="middle">step</text>')
+        lines.append(f'<text x="{_LEFT}" y="{self._second - 6:.1f}">bytes live at each step</text>')
         return lines
 
     def _slot(self, tenant: Tenant) -> str:
         x, width = self._x(tenant.first), self._x(tenant.last) - self._x(tenant.first)
-        height = self._up(tenant.size, _MAP)
-        y = self._floor - self._up(tenant.offset, _MAP) - height
+        extent = self._floor - self._top
+        height = self._up(tenant.size, extent)
+        y = self._floor - self._up(tenant.offset, extent) - height
         end = tenant.offset + tenant.size
         title = (
-            f"{tenant.label}\n{tenant.kind.lstrip('#')}\nbytes [{tenant.offset}, {end}), {size(tenant.size)}\n"
+            f"{tenant.label}\n{tenant.kind}\nbytes [{tenant.offset}, {end}), {size(tenant.size)}\n"
             f"steps [{tenant.first}, {tenant.last})"
         )
         shape = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-        text = f'<rect class="slot" {shape} fill="{self._colour[tenant.kind]}"><title>{_text(title)}</title></rect>'
+        drawn = "slot" if min(width, height) >= 2 else "slot thin"
+        text = f'<rect class="{drawn}" {shape} fill="{self._fill(tenant.kind)}"><title>{_text(title)}</title></rect>'
         room = int((width - 6) / _LETTER)
         if height >= 11 and room >= 6:
-            name = tenant.label if len(tenant.label) <= room else tenant.label[: room - 1] + "…"
-            text += f'<text class="name" x="{x + 3:.2f}" y="{y + height / 2 + 3:.2f}">{_text(name)}</text>'
+            label = tenant.label.removeprefix("#")
+            name = label if len(label) <= room else label[: room - 1] + "…"
+            ink = (
+                "hatched"
+                if tenant.kind in _HATCHED
+                else "white"
+                if _brightness(self._colour[tenant.kind]) < 0.6
+                else "black"
+            )
+            text += f'<text class="name {ink}" x="{x + 4:.2f}" y="{y + height / 2 + 3:.2f}">{_text(name)}</text>'
         return text
 
-    def _levels(self, top: int, extent: int) -> list[str]:
+    def _levels(self, top: float, foot: float) -> list[str]:
         """The arena's and the bound's line, and the peak's."""
         lines = []
         for kind, nbytes in (("arena", self._map.height), ("bound", self._map.lower_bound)):
-            y = top + extent - self._up(nbytes, extent)
-            lines.append(f'<line class="{kind}" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.2f}" y2="{y:.2f}"/>')
+            y = foot - self._up(nbytes, foot - top)
+            lines.append(
+                f'<line class="{kind}" x1="{_LEFT}" x2="{self._width - _RIGHT:.2f}" y1="{y:.2f}" y2="{y:.2f}"/>'
+            )
         x = (self._x(self._map.peak) + self._x(self._map.peak + 1)) / 2
-        lines.append(f'<line class="peak" x1="{x:.2f}" x2="{x:.2f}" y1="{top}" y2="{top + extent}"/>')
+        lines.append(f'<line class="peak" x1="{x:.2f}" x2="{x:.2f}" y1="{top:.2f}" y2="{foot:.2f}"/>')
         return lines
 
     def _curve(self) -> list[str]:
@@ -218,7 +290,7 @@ class _Picture:
         return [
             f'<path class="live" d="{live}Z"/>',
             f'<path class="extent" d="{extent}"/>',
-            *self._levels(_TOP + _MAP + _GAP, _CURVE),
+            *self._levels(self._second, self._base),
         ]
 
     def _stairs(self, points: Sequence[tuple[int, int]]) -> str:
@@ -227,32 +299,56 @@ class _Picture:
         for step, nbytes in (*points, (self._steps, 0)):
             x = f"{self._x(step):.1f}"
             columns[x] = (max(nbytes, columns.get(x, (0, 0))[0]), nbytes)
-        path = [f"M{self._x(self._first):.1f} {self._base}"]
+        extent = self._base - self._second
+        path = [f"M{self._x(self._first):.1f} {self._base:.2f}"]
         for x, (most, last) in columns.items():
-            path.append(f"H{x}V{self._base - self._up(most, _CURVE):.2f}")
+            path.append(f"H{x}V{self._base - self._up(most, extent):.2f}")
             if last != most:
-                path.append(f"V{self._base - self._up(last, _CURVE):.2f}")
+                path.append(f"V{self._base - self._up(last, extent):.2f}")
         return "".join(path)
 
-    def _legend(self) -> list[str]:
-        lines, x, y = [], float(_LEFT), self._base + 44
-        for name, mark in (
-            ("arena", "arena"),
-            ("lower bound", "bound"),
-            ("peak", "peak"),
-            ("highest live byte", "extent"),
-        ):
-            lines.append(f'<line class="{mark}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="{y}" y2="{y}"/>')
-            lines.append(f'<text class="small" x="{x + 23:.0f}" y="{y + 3}">{name}</text>')
-            x += 34 + _LETTER * len(name)
-        for kind, colour in self._colour.items():
-            width = 26 + _LETTER * len(kind)
-            if x + width > _WIDTH - _RIGHT:
-                x, y = float(_LEFT), y + 15
-            lines.append(f'<rect x="{x:.0f}" y="{y - 5}" width="10" height="10" fill="{colour}"/>')
-            lines.append(f'<text class="small" x="{x + 14:.0f}" y="{y + 3}">{_text(kind.lstrip("#"))}</text>')
+    def _legend_rows(self) -> Iterator[list[tuple[str, str, float]]]:
+        """What the legend says, row by row: the text, what is drawn before it ("" for a colour), and where it begins."""
+        marks = {"arena": "arena", "lower bound": "bound", "peak": "peak", "highest live byte": "extent"}
+        row: list[tuple[str, str, float]] = []
+        x = float(_LEFT)
+        for name, mark in (*marks.items(), *((kind, "") for kind in self._colour)):
+            width = (34 if mark else 28) + _LETTER * len(name)
+            if row and x + width > self._width - _RIGHT:
+                yield row
+                row, x = [], float(_LEFT)
+            row.append((name, mark, x))
             x += width
-        return lines
+        yield row
+
+    def _legend(self) -> Iterator[str]:
+        for number, row in enumerate(self._rows):
+            y = self._base + _AXIS + 8 + _ROW * number
+            for name, mark, x in row:
+                if mark:
+                    yield f'<line class="{mark}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                else:
+                    yield f'<rect x="{x:.0f}" y="{y - 5:.1f}" width="12" height="10" fill="{self._fill(name)}"/>'
+                yield f'<text x="{x + (23 if mark else 17):.0f}" y="{y + 3.5:.1f}">{_text(name)}</text>'
+
+
+def _round_bytes(height: int, wanted: int) -> list[int]:
+    """All of it, and below that about so many multiples of a power of two."""
+    every = 1 << max(0, (max(1, height // wanted) - 1).bit_length())
+    return [*range(0, height - every // 3, every), height]
+
+
+def _round_steps(first: int, last: int, wanted: int) -> range:
+    """At most about so many steps of [first, last]: multiples of 1, 2 or 5 times a power of ten."""
+    least = max(1, (last - first) // max(1, wanted))
+    power: int = 10 ** (len(str(least)) - 1)
+    every = next(by * power for by in (1, 2, 5, 10) if by * power >= least)
+    return range(-(-first // every) * every, last + 1, every)
+
+
+def _brightness(colour: str) -> float:
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def _text(text: str) -> str:

@@ -62,7 +62,8 @@ def _input(item: GraphInput, strings: Strings) -> list[int]:
 
 
 def _attributes(node: Node) -> str:
-    return ", ".join(f"{name}={value}" for name, value in node.attrs.items())
+    """As text; empty texts, which stand for what an operator does anyway, are left out."""
+    return ", ".join(f"{name}={value}" for name, value in node.attrs.items() if value != "")
 
 
 def _decision(found: Decision, strings: Strings) -> tuple[Any, ...]:

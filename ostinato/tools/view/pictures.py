@@ -59,7 +59,7 @@ def view(
 
     `path` "report.html" is one file that opens in a browser and fetches nothing: the graph with repeated layers collapsed, every node's types, decision and
     source line, the arena over time, steps, addresses and statistics. `title` stands over it, `profile` adds measured times (`exe.profile()`, or one by entry),
-    `ceilings` what their device can do at most (`tools.profile.ceilings.measure_ceilings`), and `before` is a second subject: the report says what differs from it.
+    `ceilings` what their device can do at most (`measure_ceilings`), and `before` is a second subject: the report says what differs from it.
 
     Any other path is a folder (made if need be) for pictures: `<entry>.graph.dot`, `<entry>.graph.svg` and `.png` where graphviz' `dot` is installed, and
     `<entry>.arena.svg` where there is a plan.
@@ -90,7 +90,7 @@ def _write(entry: Entry, folder: Path) -> EntryPicture:
     if shutil.which("dot") is not None:
         files += [write_bytes(folder / f"{stem}.graph.{form}", render(dot, form)) for form in ("svg", "png")]
     if entry.plan is not None:
-        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(entry.plan, entry.graph))))
+        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(entry.plan))))
     return _picture(entry, tuple(files))
 
 

@@ -3,10 +3,8 @@
 Columns because a training step of many layers has thousands of slots: a page holds each text once, and its panels read typed arrays. Everything is worked out
 here that needs the graph or the operator table (who makes and who reads a value, what a slot is for, which layer it belongs to); a page only draws.
 
-`role` is what a slot's bytes are for. The first that fits: "workspace"; "recomputed" (made by a clone); "gradient" (of a parameter); "backward" (made by a node
-that differentiation added); "saved" (made by a forward node and read by a backward one); "in place" (several steps write it, one after the other);
-"activation". `layer` is a repeated layer's number, from the names of the values or, where these say nothing, from the repeats found by structure; -1 for
-what belongs to none.
+`role` is what a slot's bytes are for (`roles.py`). `layer` is a repeated layer's number, from the names of the values or, where these say nothing, from the
+repeats found by structure; -1 for what belongs to none.
 """
 
 from __future__ import annotations
@@ -18,19 +16,16 @@ from typing import Any
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step
-from ostinato.ir.training import GRADIENT_PREFIX, is_backward
+from ostinato.ir.step import WORKSPACE, Region, Step
 from ostinato.ir.types import TensorType
 from ostinato.ir.weights import WeightSlot
-from ostinato.planner.plan import ArenaStats, Binding, ConstantSlot, EntryPlan, ProgramPlan, Slot, workspace_of
+from ostinato.planner.plan import ArenaStats, Binding, ConstantSlot, EntryPlan, ProgramPlan
 from ostinato.planner.usage import usage_changes
 from ostinato.tools.view.repeats import find_repeats
+from ostinato.tools.view.roles import ROLES, Touches
 from ostinato.tools.view.strings import Strings
 
-__all__ = ["ROLES", "layers_of", "memory_data", "plan_data", "role_of"]
-
-ROLES = ("activation", "in place", "saved", "backward", "gradient", "recomputed", "workspace")
-"""What a slot may be for; a page's colours follow this order."""
+__all__ = ["layers_of", "memory_data", "plan_data"]
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
@@ -52,20 +47,6 @@ def _named_layer(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def role_of(slot: Slot, writers: int, readers: Iterable[str], clones: Mapping[str, str]) -> str:
-    """What the bytes of a slot are for: see the module text. `writers` is how many steps write it, `readers` the nodes of those that read it."""
-    first = slot.values[0]
-    if first.startswith(WORKSPACE):
-        return "workspace"
-    if first in clones:
-        return "recomputed"
-    if is_backward(first):
-        return "gradient" if any(name.startswith(GRADIENT_PREFIX) for name in slot.values) else "backward"
-    if any(is_backward(reader) for reader in readers):
-        return "saved"
-    return "in place" if writers > 1 else "activation"
-
-
 def plan_data(plan: EntryPlan, strings: Strings, graph: Graph | None = None) -> dict[str, Any]:
     """The plan of an entry for a page. With its graph it says types of intermediate values, operators, and the work that the operator table models."""
     return _PlanData(plan, strings, graph).data()
@@ -77,19 +58,7 @@ class _PlanData:
         self._nodes: Mapping[str, Node] = {node.name: node for node in graph.nodes} if graph is not None else {}
         self._types: Mapping[str, TensorType] = graph.types if graph is not None else {}
         self._layer = layers_of(graph, [step.node for step in plan.steps])
-        self._made: dict[str, list[int]] = {}  # value or workspace -> positions of the steps that write it
-        self._read: dict[str, list[int]] = {}
-        self._place: dict[str, ByteRange] = {}
-        for position, step in enumerate(plan.steps):
-            for operand in step.operands:
-                if operand is None:
-                    continue
-                name = workspace_of(step.node) if operand.value == WORKSPACE else operand.value
-                self._place.setdefault(name, operand.range)
-                if operand.writes:
-                    self._made.setdefault(name, []).append(position)
-                if operand.reads:
-                    self._read.setdefault(name, []).append(position)
+        self._touches = Touches(plan)
 
     def data(self) -> dict[str, Any]:
         plan = self._plan
@@ -155,9 +124,9 @@ class _PlanData:
     def _elsewhere(self) -> list[list[int]]:
         """Values outside the arenas that steps touch: name, first and last step that does."""
         touched: dict[str, list[int]] = {}
-        for table in (self._made, self._read):
+        for table in (self._touches.made, self._touches.read):
             for name, positions in table.items():
-                if self._place[name].region.kind != "arena":
+                if self._touches.places[name].region.kind != "arena":
                     touched.setdefault(name, []).extend((positions[0], positions[-1]))
         return [[self._strings(name), min(positions), max(positions)] for name, positions in touched.items()]
 
@@ -166,15 +135,13 @@ class _PlanData:
 
     def _slots(self, arenas: Mapping[str, int]) -> dict[str, Any]:
         """The slots, and the values of slot i at [first_value[i], first_value[i + 1]) of the columns of `values`."""
-        plan = self._plan
+        plan, touches = self._plan, self._touches
         columns: dict[str, list[Any]] = {
             what: [] for what in ("arena", "first", "last", "offset", "bytes", "role", "op", "layer")
         }
         starts: list[int] = [0]
         values: dict[str, list[Any]] = {what: [] for what in ("name", "type", "offset", "bytes", "made", "read")}
         for slot in plan.slots:
-            made = {position for value in slot.values for position in self._made.get(value, ())}
-            readers = {plan.steps[position].node for value in slot.values for position in self._read.get(value, ())}
             first = slot.values[0]
             producer = self._graph.producers.get(first) if self._graph is not None else None
             row = (
@@ -183,7 +150,7 @@ class _PlanData:
                 slot.last,
                 slot.range.offset,
                 slot.range.size,
-                ROLES.index(role_of(slot, len(made), readers, plan.clones)),
+                ROLES.index(self._touches.role(slot)),
                 self._strings(None if producer is None else producer.op),
                 self._layer(first.removeprefix(f"{WORKSPACE} of ")),
             )
@@ -192,11 +159,11 @@ class _PlanData:
             for value in slot.values:
                 values["name"].append(self._strings(value))
                 values["type"].append(self._strings(str(self._types[value]) if value in self._types else None))
-                place = self._place.get(value, slot.range)
+                place = touches.places.get(value, slot.range)
                 values["offset"].append(place.offset)
                 values["bytes"].append(place.size)
-                values["made"].append(next(iter(self._made.get(value, ())), -1))
-                values["read"].append(self._read.get(value, []))
+                values["made"].append(next(iter(touches.made.get(value, ())), -1))
+                values["read"].append(touches.read.get(value, []))
             starts.append(len(values["name"]))
         return {**columns, "first_value": starts, "values": values}
 

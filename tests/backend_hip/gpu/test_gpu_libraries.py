@@ -22,7 +22,7 @@ def test_the_emulated_machine_is_reported_whole(machine: EmulatedGpu) -> None:
         ("libhipblaslt", "found"),
         ("librccl", "found"),
     ]
-    assert found.libraries[0].version == "7.2.0"
+    assert found.libraries[0].version == "7.13.0"
     assert all(library.path.startswith(str(machine.folder)) and not library.fix for library in found.libraries)
     assert [(card.index, card.architecture, card.wave) for card in found.cards] == [
         (0, "gfx942", 64),

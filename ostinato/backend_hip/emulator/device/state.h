@@ -141,7 +141,7 @@ struct State {
     std::string problem;                                   // the first one found
     unsigned long long random = 1;
     int eagerness = 25;  // per cent: how likely work runs before somebody waits for it
-    int version = 70200000;
+    int version = 71300000;
     int spoilt = -1;               // the vendor's algorithm that leaves the last element of every sum out
     double slow[3] = {0, 0, 0};    // ticks that each of its algorithms takes besides one
     double ticks = 0;

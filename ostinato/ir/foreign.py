@@ -22,8 +22,8 @@ class ForeignArgument:
 
 @dataclass(frozen=True, slots=True)
 class ForeignNode:
-    """A node: "kernel", "memcpy", "memset", "host", "child", "empty", "event wait", "event record", "semaphore signal", "semaphore wait", "mem alloc", "mem free",
-    "batch mem op", "conditional", or "type 17" for one that has no name here.
+    """A node: "kernel", "memcpy", "memset", "host", "child", "empty", "event wait", "event record", "semaphore signal", "semaphore wait", "mem alloc",
+    "mem free", "batch mem op", "conditional", or "type 17" for one that has no name here.
 
     `name` is a kernel's (readable where it can be made so). `arguments` is None where the driver does not tell them, and for what is no kernel. A memcpy reads
     `source` and writes `to`, a memset writes `to`, an allocation returns `to` and a free takes it; `nbytes` each. `value` is a memset's.
@@ -80,16 +80,16 @@ def words_of(arguments: Sequence[ForeignArgument]) -> Iterator[Word]:
 
 
 def short_name(name: str, width: int = 60) -> str:
-    """A kernel's name without template arguments and parameters, as far as it has any."""
-    text, depth = [], 0
-    for character in name.removeprefix("void "):
+    """A kernel's name without return type, template arguments and parameters, as far as it has any."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    kept: list[str] = []
+    depth = 0
+    for character in text:
         depth += character == "<"
+        if not depth and character == "(":
+            break
         if not depth:
-            if character == "(" and text and "".join(text[-9:]) != "anonymous":
-                rest = name.removeprefix("void ")[len(text) :]
-                if not rest.startswith("(anonymous"):
-                    break
-            text.append(character)
-        depth -= character == ">" and depth > 0
-    found = "".join(text).strip() or name
+            kept.append(character)
+        depth -= character == ">"
+    found = "".join(kept).strip() or name
     return found if len(found) <= width else f"{found[: width - 3]}..."

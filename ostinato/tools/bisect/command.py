@@ -1,0 +1,100 @@
+"""The command `bisect`: options in, one report out, and a repro bundle where `--output` names a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostinato.tools.bisect.search import bisect
+from ostinato.tools.bisect.show import show_bisection
+from ostinato.tools.compare.functions import named_function
+from ostinato.tools.compare.sides import Side
+from ostinato.tools.console import emit_json, output, progress
+from ostinato.tools.options import (
+    EXIT_FAILED,
+    ContextOption,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    ModelOption,
+    PolicyOption,
+    PrecisionOption,
+    SeedOption,
+    ThreadsOption,
+    chosen_model,
+    parse_shapes,
+)
+
+__all__ = ["ExtensionOption", "bisect_command"]
+
+ExtensionOption = Annotated[
+    str,
+    typer.Option(
+        "--extension",
+        metavar="MODULE:FUNCTION",
+        show_default=False,
+        help="A function without arguments that adds operators and rows of your own (ostinato.extend); also FILE.py:FUNCTION.",
+    ),
+]
+_SIDE = "a mode, settings with commas between (policy=strict, levels.linear=reference, disable=fuse_qkv), or MODEL.ost"
+
+
+def bisect_command(
+    model: ModelArgument = None,
+    model_option: ModelOption = None,
+    left: Annotated[str, typer.Option("--left", metavar="SIDE", help=f"The side that is right: {_SIDE}.")] = "eager",
+    right: Annotated[
+        str, typer.Option("--right", metavar="SIDE", help="The side that is wrong, written alike.")
+    ] = "auto",
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", min=1, show_default=False, help="Length of the longest sequence; default 16."),
+    ] = None,
+    runs: Annotated[
+        int, typer.Option("--runs", min=2, help="Runs of each side, to see whether it repeats itself.")
+    ] = 3,
+    shapes: Annotated[
+        str | None,
+        typer.Option("--shapes", show_default=False, help="Buckets to compile, name=sizes: B=1,T=128,512."),
+    ] = None,
+    context: ContextOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+    policy: PolicyOption = "balanced",
+    threads: ThreadsOption = 0,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", show_default=False, help="Write the repro bundle there: a new folder."),
+    ] = None,
+    extension: ExtensionOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Name what makes two ways to run a model differ: the node, pass, row, bytes or captured step; and reduce it to a bundle.
+
+    Example: ostinato bisect smollm2 --left eager --right disable=fuse_qkv --output repro/
+    """
+    name = chosen_model(model, model_option)
+    kept = named_function(extension)() if extension else None  # what was added stays as long as this is held
+    with progress(as_json) as steps:
+        steps.begin(f"loading {name}")
+        report = bisect(
+            name,
+            left,
+            right,
+            base=Side(device=device, precision=precision, policy=policy, threads=threads),
+            buckets=parse_shapes(shapes) if shapes else None,
+            context=context,
+            tokens=tokens,
+            seed=seed,
+            runs=runs,
+            output=bundle,
+            extension=extension,
+            report_progress=steps.begin,
+        )
+    del kept
+    emit_json(report) if as_json else show_bisection(report, output())
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)

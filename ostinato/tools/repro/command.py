@@ -1,0 +1,76 @@
+"""The command `repro`: runs a bundle that `bisect` wrote, without the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ostinato.tools.compare.functions import named_function
+from ostinato.tools.console import emit_json, facts, output, progress
+from ostinato.tools.options import EXIT_FAILED, DeviceOption, JsonOption
+from ostinato.tools.repro.report import ReproReport
+from ostinato.tools.repro.run import repro
+
+__all__ = ["repro_command", "show_repro"]
+
+
+def repro_command(
+    bundle: Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="The folder of the bundle.")],
+    device: DeviceOption = "auto",
+    own_rows: Annotated[
+        bool,
+        typer.Option("--own-rows", help="Run with the rows that the device chooses, not those that the bundle names."),
+    ] = False,
+    extension: Annotated[
+        str,
+        typer.Option(
+            "--extension",
+            metavar="MODULE:FUNCTION",
+            show_default=False,
+            help="A function without arguments that adds the operators and rows which the bundle needs; also FILE.py:FUNCTION.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a repro bundle without its model, and say whether what it states comes out: exit code 0 if so, 1 if not.
+
+    Example: ostinato repro repro/ --device cpu
+    """
+    kept = named_function(extension)() if extension else None  # what was added stays as long as this is held
+    with progress(as_json) as steps:
+        steps.begin(f"running {bundle}")
+        report = repro(bundle, device=device, own_rows=own_rows)
+    del kept
+    emit_json(report) if as_json else show_repro(report, output())
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def show_repro(report: ReproReport, console: Console) -> None:
+    """Prints the report."""
+    required = (
+        "bit for bit"
+        if report.absolute == report.relative == 0
+        else f"within {report.absolute:.3g} + {report.relative:.3g} * |left|"
+    )
+    rows = [
+        ("fault", report.fault),
+        ("nodes", ", ".join(report.nodes)),
+        ("compares", f"{report.left} with {report.right}, {required}, on {report.device}"),
+        ("expected", report.expected),
+        ("found", report.outcome),
+    ]
+    if report.worst is not None:
+        worst = report.worst
+        at = f"{worst.output}{list(worst.index)}"
+        rows.append(("largest", f"{worst.difference:.3g} at {at} (left {worst.left:.6g}, right {worst.right:.6g})"))
+    if report.rows:
+        rows.append(("rows", ", ".join(f"{node}@{row}" for node, row in report.rows.items())))
+    if not report.same_environment:
+        rows.append(("note", "the bundle was made on another device or unit"))
+    console.print(facts(rows))
+    told = {True: "[bold green]it is as stated[/]", False: "[bold red]it is not as stated[/]"}
+    console.print(told[report.ok])
