@@ -18,7 +18,7 @@ TESTS ?= tests
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-train test dev native lint types parity clean
+.PHONY: help install demo demo-train test dev native lint types docs parity clean
 
 help:
 	@echo "make demo     run a real model: its plan and pictures, an answer, the comparison of the three modes; and train a small one"
@@ -27,6 +27,7 @@ help:
 	@echo "make dev      the environment with linter, type checker and build tools"
 	@echo "make native   compile what changed of the native module"
 	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
+	@echo "make docs     the documentation as a site, in build/site; fails for links that lead nowhere"
 	@echo "make parity   the tests against torch and transformers (installs both and an encoder into $(VENV))"
 	@echo "make clean    remove the environment, build folders and caches"
 
@@ -61,6 +62,10 @@ $(VENV)/.dev: $(VENV)/.installed
 $(VENV)/.parity: $(VENV)/.installed
 	@echo "installing torch and transformers into $(VENV)"
 	@$(PIP) install 'ostinato[parity]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.created pyproject.toml
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 install: $(VENV)/.installed
@@ -103,6 +108,11 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+# needs no build of the package
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the documentation is in build/site/index.html"
 
 parity: $(VENV)/.parity $(VENV)/.model $(VENV)/.encoder
 	$(BIN)/python -m pytest -m parity

@@ -162,8 +162,8 @@ def _judged(
     file: ArtifactFile, device: Device, trust: bool, checkpoint: Checkpoint, found: ModelIdentity | None
 ) -> tuple[tuple[str, ...], Artifact | None]:
     """Everything that is not as it was, and the program, if its file can be read by this version. Raises what reading and verifying it raise."""
-    differences = [*version_differences(file.manifest), *extension_differences(file.manifest)]
-    known = not differences
+    extensions = tuple(extension_differences(file.manifest))
+    differences, operators = [*version_differences(file.manifest), *extensions], not extensions
     artifact: Artifact | None = None
     try:
         artifact = contents_of(file)
@@ -176,10 +176,16 @@ def _judged(
         differences += device_differences(artifact, device, trust)
     if found is not None:
         differences += checkpoint_differences(file.manifest.model, found, checkpoint)
-    if artifact is not None and known and file.manifest.target == device.target.name:
-        for graph in artifact.graphs.values():
-            verify(graph, target=device.target, phase="selected")
-        differences += row_differences(artifact, device)
+    if artifact is not None and operators and file.manifest.target == device.target.name:
+        try:
+            for graph in artifact.graphs.values():
+                verify(graph, target=device.target, phase="selected")
+        except OstinatoError as error:
+            if not differences:
+                raise
+            differences.append(f"graphs: {error.message.splitlines()[0]}")
+        else:
+            differences += row_differences(artifact, device)
     return tuple(differences), artifact
 
 

@@ -443,7 +443,8 @@ def compile(  # noqa: A001 - the design's public name
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
     sizes = {"B": batches, "T": lengths}
-    asked = request_of("text", precision, mode, options, settings, route, buckets=sizes, context=context, logits=logits)
+    more = {"buckets": sizes, "context": context, "logits": logits}
+    asked = request_of("text", opened.family, precision, mode, options, settings, route, **more)
     return load_entries(
         entries, route, options, settings, asked, validate=validate, progress=progress, kind=TextExecutable
     )
@@ -483,7 +484,7 @@ def compile_encoder(
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
     sizes = {"B": batches, "T": lengths}
-    asked = request_of("encoder", precision, mode, options, settings, route, buckets=sizes)
+    asked = request_of("encoder", opened.family, precision, mode, options, settings, route, buckets=sizes)
     return load_entries(
         entries, route, options, settings, asked, validate=validate, progress=progress, kind=EmbedExecutable
     )

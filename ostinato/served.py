@@ -65,7 +65,8 @@ def serve_decoder(
     traced, _ = next(iter(entries.values()))
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
-    asked = request_of("llm", precision, mode, options, settings, route, max_num_seqs=max_num_seqs, context=context)
+    more = {"max_num_seqs": max_num_seqs, "context": context}
+    asked = request_of("llm", model.family, precision, mode, options, settings, route, **more)
     return load_entries(
         entries, route, options, settings, asked, validate=validate, progress=progress, kind=TextExecutable
     )
@@ -92,7 +93,8 @@ def serve_encoder(
     traced, _ = next(iter(entries.values()))
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
     settings = plan_settings(memory_limit, reuse, mode)
-    asked = request_of("embedder", precision, mode, options, settings, route, max_seq_length=max_seq_length)
+    more = {"max_seq_length": max_seq_length}
+    asked = request_of("embedder", model.family, precision, mode, options, settings, route, **more)
     return load_entries(
         entries, route, options, settings, asked, validate=validate, progress=progress, kind=EmbedExecutable
     )

@@ -159,6 +159,7 @@ def audit_entry(
     findings = [
         *_memory_findings(plan, device, regions),
         *_bound_findings(bound),
+        *_moved_findings(plan, regions, resolved),
         *_bounds_findings(plan, regions),
         *_scalar_findings(program, graph, plan),
         *_graph_findings(program, plan, regions, resolved, segments),
@@ -293,6 +294,26 @@ def _memory_findings(plan: EntryPlan, device: Device, regions: Regions) -> Itera
         yield AuditFinding(
             "wrong device", str(region), f"the steps run on {device.name}", "plan for the device that is opened"
         )
+
+
+def _moved_findings(
+    plan: EntryPlan, regions: Regions, resolved: Sequence[ResolvedStep]
+) -> Iterator[AuditFinding]:
+    """Values that lie elsewhere now than where the steps were loaded for, each once."""
+    said: set[str] = set()
+    for step, placed in zip(plan.steps, resolved, strict=True):
+        for operand, (address, nbytes) in zip(step.operands, placed.operands, strict=True):
+            if operand is None or not nbytes:
+                continue
+            name, now = slot_name(step.node, operand.value), regions.address(operand.range)[0]
+            if now != address and name not in said:
+                said.add(name)
+                yield AuditFinding(
+                    "moved",
+                    name,
+                    f"{operand.range} was at {address:#x} when the steps were loaded, it is at {now:#x} now",
+                    "memory of an executable stays where it is: bind() buffers of your own instead of exchanging its",
+                )
 
 
 def _bounds_findings(plan: EntryPlan, regions: Regions) -> Iterator[AuditFinding]:

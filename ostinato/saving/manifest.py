@@ -104,6 +104,9 @@ class TensorIdentity(_Model):
     shape: tuple[Extent, ...]
     transform: str = "none"
 
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}" + ("" if self.transform == "none" else f" ({self.transform})")
+
 
 class ModelFile(_Model):
     """A file of the checkpoint that has tensors, by its name below the checkpoint."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ostinato.frontend.family import Family
+from ostinato.frontend.models import FAMILIES
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.passes.pipeline import PipelineOptions, describe
 from ostinato.passes.policy import POLICIES
@@ -16,6 +18,7 @@ __all__ = ["request_of"]
 
 def request_of(
     kind: Kind,
+    family: Family,
     precision: str | PrecisionPolicy,
     mode: str,
     options: PipelineOptions,
@@ -24,7 +27,8 @@ def request_of(
     **more: Any,
 ) -> Request:
     """The request of a program with these options and settings; `more` are the arguments of the front door that are not among them."""
-    unsaid = [f"a pass of your own behind {stage}: {describe(item)}" for stage, item in options.passes]
+    unsaid = [] if family in FAMILIES else [f"a family of your own: {family.name}"]
+    unsaid += [f"a pass of your own behind {stage}: {describe(item)}" for stage, item in options.passes]
     policy = options.choice.policy
     if POLICIES.get(policy.name) != policy:
         unsaid.append(f"a policy of your own: {policy}")

@@ -157,9 +157,7 @@ def checkpoint_differences(saved: ModelIdentity, found: ModelIdentity, checkpoin
     others = [name for name in names if saved.tensors.get(name) != found.tensors.get(name)]
     for name in others[:_MOST]:
         before, now = (side.tensors.get(name) for side in (saved, found))
-        texts = (
-            "none" if item is None else f"{item.dtype}{list(item.shape)} {item.transform}" for item in (before, now)
-        )
+        texts = ("none" if item is None else str(item) for item in (before, now))
         yield _difference(f"tensor {name}", *texts)
     if len(others) > _MOST:
         yield f"and {len(others) - _MOST} more tensors"

@@ -167,7 +167,7 @@ COMMANDS = (
         "Look",
         "ostinato.tools.commands_explain",
         "explain_command",
-        "Say why nodes run as they do and values lie where they do: rows, layouts, addresses, the bytes at the peak, the mode.",
+        "Why nodes run as they do and values lie where they do: rows and their records, layouts, addresses, the bytes at the peak, the mode.",
     ),
     Command(
         "audit",
@@ -181,7 +181,7 @@ COMMANDS = (
         "Look",
         "ostinato.tools.diff.command",
         "diff_command",
-        "What differs between two plans, graphs, models or artifacts, with limits for CI.",
+        "What differs between two plans, graphs, models or artifacts; exit code 1 where something does, or exceeds a limit.",
     ),
     Command(
         "view",

@@ -103,7 +103,7 @@ def explain_command(
     disable: DisableOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Why nodes run as they do and values lie where they do: rows with the records behind them, layouts, addresses, the bytes at the peak, the mode.
+    """Why nodes run as they do and values lie where they do: rows and their records, layouts, addresses, the bytes at the peak, the mode.
 
     Example: ostinato explain smollm2 layers.0
 

@@ -120,7 +120,7 @@ PrecisionOption = Annotated[
     typer.Option(
         "--dtype",
         autocompletion=among("auto", "f32", "bf16", "bf16_results"),
-        help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16[gate,up].",
+        help="auto (the checkpoint's own), f32, bf16 or bf16_results; of some projections: bf16\\[gate,up].",
     ),
 ]
 ThreadsOption = Annotated[

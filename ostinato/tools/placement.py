@@ -97,10 +97,18 @@ def place_file(
         raise ConfigError(error.message, node=str(path), hint="sizes, times and offsets have 64 bits") from None
     seconds = time.perf_counter() - begin
     if outcome.solution.height > MAX_INTEGER:
-        raise ConfigError(f"the placement would end above 2^63 - 1, at {outcome.solution.height}", node=str(path))
+        raise ConfigError(
+            f"the placement would end above 2^63 - 1, at {outcome.solution.height}",
+            node=str(path),
+            hint="offsets have 64 bits: give sizes in larger units",
+        )
     steps.begin("checking the placement")
     if wrong := violations(replace(problem, capacity=None), outcome.solution):
-        raise PlanError("the placement is not valid: " + "; ".join(wrong[:5]), node=str(path))
+        raise PlanError(
+            "the placement is not valid: " + "; ".join(wrong[:5]),
+            node=str(path),
+            hint="this is a fault of the solver: send the file with a report",
+        )
     files = []
     if write_to is not None:
         files.append(write_text(write_to, problem_to_csv(problem, outcome.solution)))
@@ -142,7 +150,9 @@ def _read(path: Path, capacity: int | None) -> Problem:
     if os.path.exists(path) and not os.path.isfile(path):
         raise ConfigError(f"{path} is a folder, a pipe or a device, not a file", hint="name a .csv file")
     if os.path.isfile(path) and os.path.getsize(path) > MOST_BYTES:
-        raise ConfigError(f"{path} has {os.path.getsize(path)} bytes; a problem has at most {MOST_BYTES}")
+        raise ConfigError(
+            f"{path} has {os.path.getsize(path)} bytes; a problem has at most {MOST_BYTES}", hint="split the problem"
+        )
     text = read_text(path)
     try:
         problem = problem_from_csv(text, capacity=capacity)

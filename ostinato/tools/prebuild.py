@@ -62,7 +62,10 @@ def _with_clang(file: str, source: str, architecture: str, rocm: Path, clang: st
             hint = "name AMD's clang with --clang, or the folder of ROCm with --rocm-path"
             raise ConfigError(f"the compiler {clang} cannot be run: {error.strerror}", hint=hint) from error
         if run.returncode:
-            raise BackendError(f"{file} does not compile for {architecture}: {run.stderr.strip()}")
+            raise BackendError(
+                f"{file} does not compile for {architecture}: {run.stderr.strip()}",
+                hint="the compiler must know the architecture: name a newer one with --clang",
+            )
         return made.read_bytes()
 
 

@@ -40,7 +40,9 @@ def forged(path: Path, members: Mapping[str, bytes], manifest: Mapping[str, Any]
     def closing(written: object) -> Content:
         if isinstance(manifest, bytes):
             return Content.of(MANIFEST, manifest)
-        described = {name: {"size": len(data), "digest": xxhash.xxh3_128_hexdigest(data)} for name, data in others.items()}
+        described = {
+            name: {"size": len(data), "digest": xxhash.xxh3_128_hexdigest(data)} for name, data in others.items()
+        }
         return Content.of(MANIFEST, json.dumps({"members": described, **manifest}).encode())
 
     others = {name: data for name, data in members.items() if name != MANIFEST}
@@ -48,9 +50,7 @@ def forged(path: Path, members: Mapping[str, bytes], manifest: Mapping[str, Any]
     return path
 
 
-def changed(
-    source: Path, path: Path, members: Mapping[str, bytes] | None = None, **manifest: Any
-) -> Path:
+def changed(source: Path, path: Path, members: Mapping[str, bytes] | None = None, **manifest: Any) -> Path:
     """The artifact with other members and fields of the manifest, and checksums that fit."""
     said = {name: value for name, value in manifest_of(source).items() if name != "members"}
     return forged(path, {**members_of(source), **(members or {})}, {**said, **manifest})

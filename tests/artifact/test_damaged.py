@@ -7,7 +7,6 @@ gives away.
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 import zipfile
@@ -26,7 +25,7 @@ from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS
 from ostinato.saving.read import open_file
 from tests.artifact.files import changed, forged, manifest_of, members_of
 
-FAST = settings(max_examples=int(os.environ.get('XEX','60')), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def refused(path: Path) -> OstinatoError:
@@ -166,7 +165,9 @@ def _replaced(draw: st.DrawFn, value: Any) -> Any:
     if isinstance(holder, dict) and draw(st.booleans()):
         del holder[path[-1]]
     else:
-        holder[path[-1]] = draw(JSON | st.just([inner, inner]) | st.just(inner if not isinstance(inner, int) else inner + 1))
+        holder[path[-1]] = draw(
+            JSON | st.just([inner, inner]) | st.just(inner if not isinstance(inner, int) else inner + 1)
+        )
     return copy
 
 
@@ -247,7 +248,16 @@ def _refused_or_the_same(path: Path, original: Path) -> None:
 @pytest.mark.parametrize("member", [PLAN, DECISIONS, RECORDS, MANIFEST, "graphs/0.ir"])
 @pytest.mark.parametrize(
     "content",
-    [b"", b"null", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"1" * 5000, b"x" * 100_000, b"[0" + b",0" * 3_000_000 + b"]"],
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"\xff\xfe",
+        b"1" * 5000,
+        b"x" * 100_000,
+        b"[0" + b",0" * 3_000_000 + b"]",
+    ],
     ids=["empty", "null", "deep lists", "deep objects", "no text", "a long number", "a long word", "many values"],
 )
 def test_texts_that_are_nothing(member: str, content: bytes, saved: Path, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +30,16 @@ class Watched:
         return not (self.console or self.errors or self.requests)
 
 
+@functools.cache
 def browser_program() -> str | None:
-    """The program of an installed browser; None where there is none on the PATH."""
-    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    """The program of an installed browser that starts; None where there is none on the PATH."""
+    found = [place for name in PROGRAMS if (place := shutil.which(name))]
+    return next((place for place in found if _starts(place)), None)
+
+
+def _starts(program: str) -> bool:
+    """Whether it is the browser itself: some distributions have a script of that name which only says where to get one."""
+    return subprocess.run([program, "--version"], capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def missing() -> str | None:

@@ -16,6 +16,7 @@ import ostinato as ost
 from ostinato.frontend.fresh import new_model
 from ostinato.frontend.model import Model
 from ostinato.frontend.training import TrainingShape
+from ostinato.tools.profile.ceilings import measure_ceilings
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.view.subjects import Viewable
 from ostinato.training import PlannedTraining, Recipe, plan_training
@@ -79,7 +80,9 @@ def make_reports(model: Model, trained: Model, folder: Path, *, tokens: int) -> 
     arena = step.planned.plan.stats.arena_bytes
     write("difference", _training(trained, tokens, int(arena * 0.85)), before=step, title="15 % less arena")
     executable = ost.compile(model, buckets={"B": [1], "T": [tokens]}, context=2 * tokens, device="cpu")
-    write("measured", executable, profile=executable.profile(), title="smollm2")
+    profile = executable.profile()
+    ceilings = measure_ceilings(executable.device, executable.mode, [profile])
+    write("measured", executable, profile=profile, ceilings=ceilings, title="smollm2")
     return reports
 
 

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts, what they ask for, and the words that come back, in a process of its own as shells start it, and in bash itself."""
+"""Shell completion: the scripts, what they ask for and the words that come back; once in bash itself, where no command is loaded for the name of one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,33 +19,39 @@ from ostinato.tools.completion import MODEL_NAMES, SHELLS, complete_model, model
 from ostinato.tools.options import MODE_NAMES, POLICY_NAMES
 from tests.tools.conftest import Run
 
-PROGRAM = "from ostinato.tools.cli import main; main()"
+QUICK = """
+import atexit, sys
+from ostinato.tools.cli import main
+atexit.register(lambda: print("slow" if "numpy" in sys.modules else "quick"))
+main()
+"""
+"""The program, which says at its end whether it has loaded what takes long."""
 
 
-def started(variables: Mapping[str, str], folder: Path) -> list[str]:
-    """What the program prints, started by a shell that wants completions."""
-    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=folder, capture_output=True, text=True, check=True
-    )
-    return run.stdout.splitlines()
+@pytest.fixture
+def asked(ostinato: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Mapping[str, str]], list[str]]:
+    """What the program prints when a shell starts it with these variables, in an empty folder."""
+
+    def started(variables: Mapping[str, str]) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return ostinato().out.splitlines()
+
+    return started
 
 
-def bash(words: str, folder: Path) -> list[str]:
+def bash(words: str) -> dict[str, str]:
     number = len(words.split()) - (not words.endswith(" "))
-    return started({"_OSTINATO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}, folder)
+    return {"_OSTINATO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
 
 
-def test_names_of_commands_come_without_loading_one(tmp_path: Path) -> None:
-    assert set(bash("ostinato ", tmp_path)) >= {command.name for command in COMMANDS}
-    asked = {"_OSTINATO_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "ostinato ex"}
-    assert any("explain" in line for line in started(asked, tmp_path))
-    asked = {
-        "_OSTINATO_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "_TYPER_COMPLETE_ARGS": "ostinato ex",
-    }
-    assert [line.partition("\t")[0] for line in started(asked, tmp_path)] == ["explain"]
+def test_names_of_commands(asked: Callable[[Mapping[str, str]], list[str]]) -> None:
+    assert set(asked(bash("ostinato "))) >= {command.name for command in COMMANDS}
+    zsh = {"_OSTINATO_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "ostinato ex"}
+    assert any("explain" in line for line in asked(zsh))
+    fish = {"_OSTINATO_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert [line.partition("\t")[0] for line in asked(fish)] == ["explain"]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +64,11 @@ def test_names_of_commands_come_without_loading_one(tmp_path: Path) -> None:
         ("ostinato --show-completion z", ["zsh"]),
     ],
 )
-def test_options_values_and_models(words: str, found: list[str], tmp_path: Path) -> None:
+def test_options_values_and_models(
+    words: str, found: list[str], asked: Callable[[Mapping[str, str]], list[str]], tmp_path: Path
+) -> None:
     (tmp_path / "small.gguf").touch()
-    assert bash(words, tmp_path) == found
+    assert asked(bash(words)) == found
 
 
 def test_models_complete_to_packages_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +98,14 @@ def test_the_script_in_bash(ostinato: Run, tmp_path: Path) -> None:
         pytest.skip("needs bash")
     script = ostinato("--show-completion", "bash").out
     program = tmp_path / "ostinato"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{PROGRAM}' \"$@\"\n")
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{QUICK}' \"$@\"\n")
     program.chmod(0o755)
     asked = 'COMP_WORDS=(ostinato brea); COMP_CWORD=1; _ostinato_completion ostinato; echo "${COMPREPLY[@]}"'
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [shell, "-c", f"{script}\n{asked}"], env=environment, capture_output=True, text=True, check=True
     )
-    assert run.stdout.split() == ["breakeven"]
+    assert run.stdout.split() == ["breakeven", "quick"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -15,7 +15,7 @@ from ostinato.runtime.trace_events import trace_problems
 from ostinato.tools.profile import breakeven as breaking
 from ostinato.tools.profile.breakeven import NO_GAIN, median_interval
 from ostinato.tools.profile.ceilings import Ceilings, measure_ceilings
-from ostinato.tools.profile.measure import step_inputs
+from ostinato.tools.profile.measure import needed_context, step_inputs
 from ostinato.tools.profile.report import BreakevenReport, ProfileReport
 from ostinato.tools.profile.roofline import roofline, totals
 from tests.runtime.trace_reader import read_trace
@@ -281,3 +281,26 @@ def test_tokens_of_a_profiled_step_stand_behind_those_of_the_cache(
     moved = step_inputs(executable, entry, cached=7)
     assert moved is not None
     assert int(moved["position"][0]) == 7
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cached", "limit", "positions"),
+    [
+        ([1, 128], None, 512, 129),
+        ([128], None, 512, 128),
+        ([1], None, 512, 2),
+        ([1, 4], 7, 512, 11),
+        ([1, 128], None, 64, 64),
+    ],
+)
+def test_a_cache_is_as_long_as_the_steps_fill_it(
+    lengths: list[int], cached: int | None, limit: int, positions: int
+) -> None:
+    assert needed_context({"B": [1], "T": lengths}, cached, limit) == positions
+
+
+def test_buckets_without_tokens_are_left_to_who_refuses_them(ostinato: Run, tiny: Path) -> None:
+    assert needed_context({"B": [1]}, None, 8) is None
+    result = ostinato("profile", tiny, "--shapes", "B=1")
+    assert result.code == 2
+    assert "buckets" in result.err

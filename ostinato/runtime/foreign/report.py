@@ -34,8 +34,9 @@ class _Frozen(BaseModel):
 
 
 class GraphPointer(_Frozen):
-    """A pointer that a node was given: the argument and the place within it (-1: not of a kernel), where it leads, the block there and whether a tensor has it,
-    the caller's name for that, the line that allocated it as far as the allocator recorded its history, and what the node does there."""
+    """A pointer that a node was given: the argument and the place within it (-1: not of a kernel), where it leads, the block there, whether a tensor has it
+    (`live`) and whether it is of a private pool, the caller's name for that, the line that allocated it as far as the allocator recorded its history, and what
+    the node does there."""
 
     argument: int
     offset: int
@@ -44,6 +45,7 @@ class GraphPointer(_Frozen):
     block: int | None
     block_bytes: int
     live: bool
+    private: bool
     name: str
     allocated_at: str
     access: Literal["reads", "writes", "unknown"]

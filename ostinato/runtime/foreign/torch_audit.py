@@ -205,6 +205,7 @@ def _pointer(
         block=None if block is None else block.address,
         block_bytes=0 if block is None else block.nbytes,
         live=block is not None and block.live,
+        private=block is not None and block.pool != DEFAULT_POOL,
         name=places.name(address),
         allocated_at="" if block is None else block.allocated_at,
         access="reads" if access == "reads" else "writes" if access == "writes" else "unknown",
@@ -347,10 +348,10 @@ def _named_findings(nodes: Sequence[GraphNodeEntry], named: Sequence[NamedBytes]
         node, pointer = uses[0]
         line = f", allocated at {pointer.allocated_at}" if pointer.allocated_at else ""
         yield TorchFinding(
-            severity="warning",
+            severity="note" if pointer.private else "warning",
             kind="unnamed tensor",
             nodes=tuple(dict.fromkeys(node.index for node, _ in uses)),
             message=f"{short_name(node.name) or node.kind} uses a live block at {block:#x} ({pointer.block_bytes} bytes{line}) that is none of the tensors "
             "named: it may be an old one, or another tensor that got a freed address",
-            hint="name it if it belongs to the graph; otherwise capture again",
+            hint="name it if it belongs to the graph (a library's workspace and the state of torch's random generator are such blocks too), or capture again",
         )

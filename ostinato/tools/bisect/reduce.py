@@ -7,7 +7,7 @@ it is handed out: one that does not show the fault is no reduction. Then counted
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from ostinato.ir.graph import Graph, Role
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array
 from ostinato.ir.version import VERSION
+from ostinato.ir.views import ViewTable
 from ostinato.planner.moved import storages_of
 from ostinato.planner.plan import EntryPlan, workspace_of
 from ostinato.planner.saved import program_to_json
@@ -88,7 +89,10 @@ def reduced(
             reasons.append(f"{', '.join(attempt.nodes[:3])} alone do not show it")
             continue
         return _bundle(subject, culprit, right, attempt, saved, limit, seed, model, extension)
-    raise ConfigError("; ".join(dict.fromkeys(reasons)) or "there is nothing to cut out")
+    raise ConfigError(
+        "; ".join(dict.fromkeys(reasons)) or "there is nothing to cut out",
+        hint="the report names what differs; it cannot be shown by fewer nodes",
+    )
 
 
 def environment_of(device: Device) -> Environment:
@@ -121,28 +125,35 @@ def _attempts(graph: Graph, plan: EntryPlan, culprit: Culprit) -> Iterable[_Try]
             for nodes in _windows(plan, node):
                 yield _Try(nodes, None, "planned" if culprit.kind == "capture" else "eager", "captured", exact=True)
         case _:
-            raise ConfigError(f"a fault of kind {culprit.kind} is not one of the graph: it cannot be cut out of it")
+            raise ConfigError(
+                f"a fault of kind {culprit.kind} is not one of the graph: it cannot be cut out of it",
+                hint="the report says what to do about it",
+            )
 
 
-def _tenants(graph: Graph, plan: EntryPlan, culprit: Culprit) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The nodes that make and read the storages of a culprit, from few to many, and what the last of them puts out."""
+def _tenants(graph: Graph, plan: EntryPlan, culprit: Culprit) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The nodes that make and read the storages of a culprit, from few to many, and what the last of them puts out. First those of the two storages that the
+    walk saw, then those of whole slots."""
     nodes = {node.name: node for node in graph.nodes if not OP[node.op].is_view}
     order = [step.node for step in plan.steps if step.node in nodes]
     position = {name: index for index, name in enumerate(order)}
-    storages = [
-        name for group in storages_of(plan, graph).values() if set(group) & set(culprit.names) for name in group
-    ]
-    values = {value for slot in plan.slots if set(slot.values) & set(storages) for value in slot.values}
-    touched = {name for name in order if values & {*(o for o in nodes[name].operands if o), *_results(graph, name)}}
-    touched |= {name for name in order if workspace_of(name) in culprit.names}
-    reader = culprit.node if culprit.node in position else max(touched, key=position.__getitem__)
-    near = sorted((name for name in touched if position[name] <= position[reader]), key=position.__getitem__)
-    yield tuple(near), _results(graph, reader)
-    every = sorted(touched, key=position.__getitem__)
-    yield tuple(every), _results(graph, every[-1])
-    window = order[position[every[0]] : position[every[-1]] + 1]
-    if len(window) <= _MOST_NODES:
-        yield tuple(window), _results(graph, window[-1])
+    owners = {name: view.base for name, view in ViewTable(graph).items()}
+    slots = storages_of(plan, graph).values()
+    whole = {name for group in slots if set(group) & set(culprit.names) for name in group}
+    for storages in (set(culprit.names[:2]), whole):
+        values = {value for value, owner in owners.items() if owner in storages}
+        touched = {name for name in order if values & {*(o for o in nodes[name].operands if o), *_results(graph, name)}}
+        touched |= {name for name in order if workspace_of(name) in storages}
+        if not touched:
+            continue
+        every = sorted(touched, key=position.__getitem__)
+        reader = culprit.node if culprit.node in touched else every[-1]
+        near = every[: every.index(reader) + 1]
+        yield tuple(near), _results(graph, near[-1])
+        yield tuple(every), _results(graph, every[-1])
+        window = order[position[every[0]] : position[every[-1]] + 1]
+        if len(window) <= _MOST_NODES:
+            yield tuple(window), _results(graph, window[-1])
 
 
 def _windows(plan: EntryPlan, node: str) -> Iterable[tuple[str, ...]]:
@@ -178,7 +189,7 @@ def _cut(
         elif item.role is not Role.CONSTANT:
             array = values.get(name)
             if array is None:
-                raise ConfigError(f"%{name} was not seen")
+                raise ConfigError(f"%{name} was not seen", hint="a bundle needs the values that its nodes read")
             good = saved.get(name)
             fits = good is not None and (good.shape, good.dtype) == (array.shape, array.dtype)
             found[name] = np.array(good if fits and good is not None else array)
@@ -223,7 +234,7 @@ def _shown(
         return found == attempt.expected
 
     if attempt.left == "saved" and not all(name in saved for name in cut.graph.outputs):
-        raise ConfigError("the other side has no such values")
+        raise ConfigError("the other side has no such values", hint="both sides must make the values of the bundle")
     if not shows(cut):
         return None
     if attempt.left == "saved":

@@ -16,22 +16,23 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array
-from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.forward import TextExecutable
 from ostinato.tools.bisect.culprits import Culprits
 from ostinato.tools.bisect.engine import Trials
 from ostinato.tools.bisect.reduce import reduced
 from ostinato.tools.bisect.report import BisectReport, Culprit
 from ostinato.tools.bisect.steps import walked
 from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, outputs_of
+from ostinato.tools.compare.asked import packed
+from ostinato.tools.compare.functions import asked, named_function
 from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, parse_side
-from ostinato.tools.compare.workload import TEXTS, WorkStep, longest_sequence, make_workload
+from ostinato.tools.compare.workload import TEXTS, Case, WorkStep, longest_sequence, make_cases, room_of, steps_of
 from ostinato.tools.repro.bundle import need_new_folder, write_bundle
 
 __all__ = ["bisect"]
@@ -42,7 +43,7 @@ _Target = Model | str | os.PathLike[str] | Executable
 
 def bisect(
     target: _Target,
-    left: Side | str | Executable = "eager",
+    left: Side | str | Executable | Callable[..., Any] = "eager",
     right: Side | str | Executable = "auto",
     *,
     base: Side = DEFAULT_SIDE,
@@ -59,7 +60,7 @@ def bisect(
     """Says what makes `right` differ from `left`, which is taken to be right, and writes what reproduces it.
 
     The sides are modes, settings or artifacts as `ost.compare` takes them, on top of `base`, or executables, of which the right one itself is looked at: its
-    state is reset. `buckets`, `context`, `tokens` (of the longest sequence) and `seed` make the work, or `work` is it. Each side runs `runs` times, to see
+    state is reset. The left one may be a function of yours as `ost.compare` takes it. `buckets`, `context`, `tokens` (of the longest sequence) and `seed` make the work, or `work` is it. Each side runs `runs` times, to see
     whether it repeats itself. `output` is a folder for the repro bundle, which must not exist; `extension` names the function that adds your rows and operators
     ("module:function"), for who runs the bundle.
 
@@ -72,8 +73,10 @@ def bisect(
     if output is not None:
         need_new_folder(Path(output))
     told("compiling")
-    a, b = _subjects(target, left, right, base, buckets, context, length)
-    steps = tuple(_work(b.executable, length, seed) if work is None else work)
+    opening = _Opening(target, base, buckets, context, length)
+    b = opening.subject(right, "right")
+    steps, case = ((*work,), None) if work is not None else _work(b.executable, length, seed)
+    a = opening.left(left, b, steps, case)
     search = _Search(a, b, steps, runs, told)
     found = search.run()
     name = "executable" if isinstance(target, Executable) else _name(target)
@@ -99,7 +102,7 @@ class _Search:
     def run(self) -> dict[str, Any]:
         """The facts of the report."""
         self.told(f"running {self.left.name}")
-        self.good = outputs_of(self.left.executable, self.work)
+        self.good = self.left.outputs(self.work)
         self.limit = limit_of(self.left, self.right, self.good)
         culprits = Culprits(self.left, self.right, self.work, self.good, self.limit, self.trials, self.told)
         facts: dict[str, Any] = {"absolute": self.limit}
@@ -124,7 +127,7 @@ class _Search:
         return {**facts, "culprits": named}
 
     def _unrepeated(self, subject: Subject, outputs: Outputs) -> dict[str, Any] | None:
-        if subject.mode == "reference":
+        if subject.mode == "reference" or subject.answers is not None:
             return None
         for _ in range(self.runs - 1):
             again = compared(self.work, outputs, outputs_of(subject.executable, self.work), 0.0)
@@ -183,45 +186,69 @@ class _Search:
         return seen.values, {name: np.ascontiguousarray(array) for name, array in saved.items()}
 
 
-def _subjects(
-    target: _Target,
-    left: Side | str | Executable,
-    right: Side | str | Executable,
-    base: Side,
-    buckets: Mapping[str, Sequence[int]] | None,
-    context: int | None,
-    tokens: int | None,
-) -> tuple[Subject, Subject]:
-    length = tokens or _TOKENS
-    sides: list[Sides] = []
+class _Opening:
+    """Opens sides of a target: the same `Sides` for both, made when the first is asked for, since two executables need none."""
 
-    def opened() -> Sides:
-        """The sides of the target, made when the first is asked for: two executables need none."""
-        if not sides:
-            made = Sides(target) if isinstance(target, Executable) else Sides(target, buckets=buckets, context=context)
-            encoder = made.model is not None and made.model.family.encoder is not None
-            if made.model is not None and buckets is None:
-                shape = {"B": [TEXTS if encoder else 1], "T": [length]}
-                made = Sides(made.model, buckets=shape, context=None if encoder else context or length)
-            sides.append(made)
-        return sides[0]
+    def __init__(
+        self,
+        target: _Target,
+        base: Side,
+        buckets: Mapping[str, Sequence[int]] | None,
+        context: int | None,
+        tokens: int | None,
+    ) -> None:
+        self._target, self._base, self._buckets, self._context = target, base, buckets, context
+        self._length = tokens or _TOKENS
+        self._sides: Sides | None = None
 
-    def subject(given: Side | str | Executable, what: str) -> Subject:
+    def subject(self, given: Any, what: str) -> Subject:
+        """A side that is a program. Raises `ConfigError` for anything else."""
         if isinstance(given, Executable):
             return Subject(f"{what} ({given.mode})", given)
-        side = parse_side(given, base) if isinstance(given, str) else given
+        side = parse_side(given, self._base) if isinstance(given, str) else given
         if not isinstance(side, Side):
             raise ConfigError(f"{what} is {given!r}", hint='give a side, like "eager" or "levels.linear=readable"')
-        return Subject(side.name, opened().open(side), side, opened())
+        if side.function is not None:
+            raise ConfigError(
+                f"{what} is a function, in which nothing can be looked for", hint="give it as the left side"
+            )
+        return Subject(side.name, self._opened().open(side), side, self._opened())
 
-    return subject(left, "left"), subject(right, "right")
+    def left(self, given: Any, right: Subject, work: Sequence[WorkStep], case: Case | None) -> Subject:
+        """The side that is right, which may be a function. Raises `ConfigError` for one whose work was given, which has no token ids for it."""
+        side = parse_side(given, self._base) if isinstance(given, str) else given
+        function = side.function if isinstance(side, Side) else None if isinstance(side, Executable) else side
+        if function is None:
+            return self.subject(given, "left")
+        if case is None:
+            raise ConfigError("left is a function, which is asked for token ids", hint="leave work= out")
+        called = named_function(function)
+        name = side.name if isinstance(side, Side) else getattr(called, "__name__", "left")
+        wanted = next(iter(right.program.plan.entries.values()))
+        answers = []
+        for step in work:
+            width = next(item.type.static_shape[-1] for item in wanted.outputs if item.name == step.output)
+            answers.append(asked(called, case, step.places, width, name))
+        return Subject(name, right.executable.clone("reference"), answers=tuple(answers))
+
+    def _opened(self) -> Sides:
+        if self._sides is None:
+            if isinstance(self._target, Executable):
+                self._sides = Sides(self._target)
+            else:
+                model = open_model(self._target)
+                encoder = model.family.encoder is not None
+                shapes = self._buckets or {"B": [TEXTS if encoder else 1], "T": [self._length]}
+                context = None if encoder else self._context or (None if self._buckets else self._length)
+                self._sides = Sides(model, buckets=shapes, context=context)
+        return self._sides
 
 
-def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[WorkStep, ...]:
-    if not isinstance(executable, TextExecutable | EmbedExecutable):
-        raise ConfigError("work can only be made for executables over packed entries", hint="give work=, or the model")
-    longest = min(_TOKENS, longest_sequence(executable)) if tokens is None else tokens
-    return tuple(make_workload(executable, tokens=longest, seed=seed))
+def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[tuple[WorkStep, ...], Case]:
+    run = packed(executable)
+    longest = min(_TOKENS, longest_sequence(run)) if tokens is None else tokens
+    (case,) = make_cases(room_of(run), tokens=longest, seed=seed, edges=False)
+    return steps_of(run, case), case
 
 
 def _name(target: Model | str | os.PathLike[str]) -> str:

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from ostinato.tools.bisect.report import BisectReport, Culprit, Worst
 from ostinato.tools.console import facts, many
+from ostinato.tools.repro.report import shown_number
 
 __all__ = ["show_bisection"]
 
@@ -43,8 +44,8 @@ def show_bisection(report: BisectReport, console: Console) -> None:
 
 def _worst(worst: Worst, run: int | None, entry: str, verdict: str) -> str:
     names = ("first", "again") if verdict == "not repeated" else ("left", "right")
-    values = f"{names[0]} {worst.left:.6g}, {names[1]} {worst.right:.6g}"
-    return f"{worst.difference:.3g} at {worst.output}{list(worst.index)} ({values}), run {run}, {entry}"
+    values = f"{names[0]} {shown_number(worst.left)}, {names[1]} {shown_number(worst.right)}"
+    return f"{shown_number(worst.difference, 3)} at {worst.output}{list(worst.index)} ({values}), run {run}, {entry}"
 
 
 def _about(culprit: Culprit) -> list[tuple[str, str]]:

@@ -30,12 +30,16 @@ Outputs = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Subject:
-    """One side. `executable` is the one to look at; `side` and `sides` say how it was made, where it was made here, so that it can be made otherwise."""
+    """One side. `executable` is the one to look at; `side` and `sides` say how it was made, where it was made here, so that it can be made otherwise.
+
+    A side may be answers alone, a function of the caller's: then `executable` stands for it where nodes are looked at, in mode "reference" of the other's program.
+    """
 
     name: str
     executable: Executable
     side: Side | None = None
     sides: Sides | None = None
+    answers: Outputs | None = None
 
     @property
     def mode(self) -> str:
@@ -44,6 +48,10 @@ class Subject:
     @property
     def program(self) -> Program:
         return self.executable.program
+
+    def outputs(self, work: Sequence[WorkStep]) -> Outputs:
+        """What the workload gives."""
+        return outputs_of(self.executable, work) if self.answers is None else self.answers
 
     def again(self) -> Executable:
         """Another executable of the same program in the same mode, over memory of its own."""
@@ -78,6 +86,8 @@ def outputs_of(executable: Executable, work: Sequence[WorkStep]) -> Outputs:
 
 def same_program(left: Subject, right: Subject) -> bool:
     """Whether both run the same decisions, so that the contract between them is bit-equality."""
+    if left.answers is not None:
+        return False
     if "reference" in (left.mode, right.mode) or left.executable.device.name != right.executable.device.name:
         return left.mode == right.mode
     if left.program is right.program:

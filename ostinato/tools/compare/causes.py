@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,16 +12,17 @@ from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
 from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
 from ostinato.tools.compare.sides import Side, Sides
-from ostinato.tools.compare.verdicts import Ran, first_wrong_step, is_exact, tolerance_of
-from ostinato.tools.compare.workload import Case, WorkStep, steps_of
+from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
+from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.schemas_compare import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 
-__all__ = ["TABLE_BUDGET", "Causes", "affordable"]
+__all__ = ["TABLE_BUDGET", "Causes", "affordable", "places_anew"]
 
 TABLE_BUDGET = 800_000_000
 """Weights times steps that a table of operators is made for: numpy takes a second for some hundred million."""
 _OTHER_PLANS = ("no-reuse", "guarded")
 _LEAST_REPLAYS = 3
+_MOST_FINDINGS = 4
 _OTHERWISE = "every node up to there gives what its reference gives: the graphs compute different things (`ostinato bisect` finds the pass)"
 
 
@@ -31,36 +33,48 @@ def affordable(executable: Executable, budget: int) -> int:
 
 
 class Causes:
-    """Looks for what is wrong with sides. `said` gets what is being done."""
+    """Looks for what is wrong with sides. `steps` gives the work of an executable, `said` gets what is being done."""
 
-    def __init__(self, sides: Sides, cases: Sequence[Case], poison: bool, said: Callable[[str], None]) -> None:
-        self._sides, self._cases, self._poison, self._said = sides, cases, poison, said
+    def __init__(
+        self, sides: Sides, steps: Callable[[Any], list[WorkStep]], poison: bool, said: Callable[[str], None]
+    ) -> None:
+        self._sides, self._steps_of, self._poison, self._said = sides, steps, poison, said
         self._examined: dict[tuple[int, str], tuple[int, Examination]] = {}
         self.found: list[Cause] = []
         self.non_finite: list[NonFinite] = []
         self.addresses: list[AddressFinding] = []
 
-    def divergence(self, pair: PairVerdict, left: Ran, right: Ran) -> PairVerdict:
-        """The pair with the first node at which it parts, and what is wrong with the programs of its sides."""
-        assert pair.worst is not None, "a pair that is not bit-equal has a worst value"
+    def divergence(self, pair: PairVerdict, left: Ran, right: Ran, until: int) -> PairVerdict:
+        """The pair with the first node at which it parts within the first `until` steps, and what is wrong with the programs of its sides."""
         if left.executable is None or right.executable is None:
             return pair.model_copy(update={"note": "a function has no nodes"})
-        until = first_wrong_step(left.run.answers, right.run.answers, pair.tolerance) + 1
         self._said(f"looking for the first node at which {left.name} and {right.name} part")
         exact = is_exact(left, right)
         tolerance = 0.0 if exact else max(tolerance_of(left.precision), tolerance_of(right.precision))
         seen = [Seen(self._sides, ran.side, self._poison) for ran in (left, right)]
         mine, theirs = (self._steps(ran)[:until] for ran in (left, right))
         found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
-        native = sorted((ran for ran in (left, right) if ran.native), key=_places_anew)
+        captured = [item.captured for item in seen]
+        if found.place is None and any(
+            captured
+        ):  # not what captures do: what the steps do, in the places that they have
+            seen = [Seen(self._sides, _submitted(ran.side), self._poison) for ran in (left, right)]
+            found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
+        native = sorted((ran for ran in (left, right) if ran.native), key=places_anew)
         for ran in native:
             self.examine(ran, until)
             self._audit(ran)
         for ran in native:
             if not self.found and not self.non_finite:
                 self.unrepeatable(ran, _LEAST_REPLAYS, until)
-        if exact and not self.found and found.place is not None and seen[0].captured != seen[1].captured:
-            self.found.append(_captured(found, left.name if seen[0].captured else right.name, seen[0].captured))
+        if (
+            exact
+            and not self.found
+            and found.place is not None
+            and captured[0] != captured[1]
+            and seen[0].captured != seen[1].captured
+        ):
+            self.found.append(_captured(found, left.name if captured[0] else right.name, captured[0]))
         blamed = self.found or self.non_finite or self.addresses
         if not exact and not blamed and found.place is not None:
             found = replace(found, note=_OTHERWISE)
@@ -101,12 +115,18 @@ class Causes:
         if ran.executable is None or ran.executable.mode not in ("planned", "captured"):
             return
         for entry in dict.fromkeys(step.entry for step in self._steps(ran)):
-            for item in ran.executable.audit(entry).findings:
-                found = AddressFinding(
-                    side=ran.name, kind=item.kind, name=item.name, message=item.message, hint=item.hint
-                )
-                if found not in self.addresses:
-                    self.addresses.append(found)
+            findings = ran.executable.audit(entry).findings
+            shown = [
+                AddressFinding(side=ran.name, kind=item.kind, name=item.name, message=item.message, hint=item.hint)
+                for item in findings[:_MOST_FINDINGS]
+            ]
+            self.addresses += [found for found in shown if found not in self.addresses]
+            if len(findings) > len(shown):
+                more = f"{len(findings) - len(shown)} more findings of entry {entry}"
+                hint = "`ostinato audit` lists them all"
+                self.addresses.append(AddressFinding(side=ran.name, kind="audit", name=entry, message=more, hint=hint))
+            if findings:
+                return
 
     def table(self, ran: Ran) -> OperatorTable:
         """The errors of a side's operators over the first steps of the work."""
@@ -121,10 +141,15 @@ class Causes:
 
     def _steps(self, ran: Ran) -> list[WorkStep]:
         assert ran.executable is not None, "it is asked of executables"
-        return [step for case in self._cases for step in steps_of(ran.executable, case)]
+        return self._steps_of(ran.executable)
 
 
-def _places_anew(ran: Ran) -> bool:
+def _submitted(side: Side) -> Side:
+    """The side with its steps submitted one by one."""
+    return replace(side, mode="planned", capture=None) if side.mode in ("auto", "captured") else side
+
+
+def places_anew(ran: Ran) -> bool:
     """Whether a side has no plan of its own to walk: what is found is said of one that has, where there is one."""
     return ran.executable is not None and ran.executable.mode == "eager"
 

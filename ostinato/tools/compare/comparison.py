@@ -31,14 +31,16 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import packed, sides_of
-from ostinato.tools.compare.causes import Causes, affordable
+from ostinato.tools.compare.causes import Causes, affordable, places_anew
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.processes import Again, run_processes
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
 from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
-from ostinato.tools.compare.verdicts import Ran, identity_of, judge, mismatch_at
-from ostinato.tools.compare.workload import TEXTS, Case, Room, make_cases, room_of
+from ostinato.tools.compare.training import compare_training
+from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
+from ostinato.tools.compare.workload import TEXTS, Case, Room, WorkStep, make_cases, room_of, steps_of
 from ostinato.tools.programs import device_of, precision_of
 from ostinato.tools.schemas_compare import (
     BreakEven,
@@ -81,7 +83,8 @@ def compare(
     isa: str = "auto",
     report_progress: Callable[[str], None] | None = None,
 ) -> CompareReport:
-    """Runs the sides `modes` of a model, an artifact, or an executable over packed entries on the same token ids, and says how they agree.
+    """Runs the sides `modes` of a model, an artifact, or an executable over packed entries on the same token ids, and says how they agree; of a training step
+    its modes, over loss, gradients, parameters and moments (`compare_training`).
 
     A side is a mode of an executable, "no-reuse" (planned, with bytes of their own for all activations), settings like "policy=strict" or
     "levels.linear=reference" (`parse_side`), the path of an artifact, a `Side`, an executable, or a function of the caller's own: given one sequence, int32
@@ -108,6 +111,19 @@ def compare(
             f"tolerance is {tolerance!r}", hint="give standard deviations of the outputs, 0 for equal bits"
         )
     said = report_progress or _nobody
+    if isinstance(target, TrainExecutable):
+        if processes:
+            raise ConfigError("another process cannot have this training step", hint="leave processes=0")
+        return compare_training(
+            target,
+            modes,
+            replays=replays,
+            poison=poison,
+            operators=operators,
+            seed=seed,
+            tolerance=tolerance,
+            said=said,
+        )
     base = replace(
         DEFAULT_SIDE,
         device=device,
@@ -130,15 +146,18 @@ def compare(
     cases = make_cases(room, tokens=longest, seed=seed, edges=edges)
 
     ran = _run_all(asked, executables, cases, replays, poison, said)
-    causes = Causes(sides, cases, poison, said)
+
+    def work(executable: Any) -> list[WorkStep]:
+        return [step for case in cases for step in steps_of(executable, case)]
+
+    causes = Causes(sides, work, poison, said)
     pairs = _pairs(ran, cases, tolerance, causes)
     for item in ran:
         if item.run.unrepeated is not None:
             causes.unrepeatable(item, replays, item.run.unrepeated.step + 1)
         if item.native and not np.isfinite(item.run.answers.values).all():
             causes.examine(item, _first_not_finite(item) + 1)
-    programs = {item.identity: item for item in reversed(ran) if item.native}
-    tables = tuple(causes.table(item) for item in reversed(programs.values())) if operators else ()
+    tables = tuple(causes.table(item) for item in _programs(ran)) if operators else ()
     known = {item.name: item.run.answers.digest for item in ran if item.native}
     checked: tuple[ProcessDigest, ...] = ()
     if processes:
@@ -293,7 +312,8 @@ def _pairs(
         if not pair.ok:
             both = frozenset(f"{item.run.answers.digest} {item.identity}" for item in (left, right))
             if both not in places or pair.required == "bit-equal":
-                places[both] = causes.divergence(pair, left, right)
+                until = first_wrong_step(left.run.answers, right.run.answers, pair.tolerance) + 1
+                places[both] = causes.divergence(pair, left, right, until)
             same = places[both]
             pair = pair.model_copy(
                 update={
@@ -303,6 +323,16 @@ def _pairs(
             )
         found.append(pair)
     return tuple(found)
+
+
+def _programs(ran: Sequence[Ran]) -> list[Ran]:
+    """A side of each program, in order: one that runs its plan, where there is one."""
+    found: dict[str, Ran] = {}
+    for item in ran:
+        known = found.get(item.identity)
+        if item.native and (known is None or (places_anew(known) and not places_anew(item))):
+            found[item.identity] = item
+    return list(found.values())
 
 
 def _first_not_finite(ran: Ran) -> int:

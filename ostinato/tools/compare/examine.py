@@ -17,7 +17,7 @@ from ostinato.ir.opdef import Tolerance
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.executable import Executable
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.probe import bits_equal, first_changed
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.walk import Visit, Walk
 from ostinato.tools.compare.workload import WorkStep
@@ -114,7 +114,7 @@ def find_unrepeatable(executable: Executable, side: str, steps: Sequence[WorkSte
                 before = first[number, visit.position]
                 for index, (a, b) in enumerate(zip(before, valid, strict=True)):
                     if not bits_equal(a, b):
-                        place = _At(graph, step.entry, number, visit).place(index, _first_bits(a, b))
+                        place = _At(graph, step.entry, number, visit).place(index, first_changed(a, b))
                         at = place.index
                         return Cause(
                             kind="unrepeatable", side=side, place=place, expected=float(a[at]), found=float(b[at])
@@ -235,11 +235,6 @@ def _summary(row: _Row) -> OperatorError:
         worst_ratio=max(0.0, row.ratio),
         worst=place,
     )
-
-
-def _first_bits(a: Array, b: Array) -> tuple[int, ...]:
-    left, right = (np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1) for array in (a, b))
-    return tuple(int(i) for i in np.argwhere((left != right).any(axis=-1))[0])
 
 
 class _Taint:

@@ -39,7 +39,11 @@ def named_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     try:
         found = getattr(_module(place), name, None)
     except Exception as error:  # the module is the caller's, and may raise anything
-        raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}", node=function) from error
+        raise ConfigError(
+            f"{place} cannot be imported: {type(error).__name__}: {error}",
+            node=function,
+            hint="name a module that Python finds, or a file.py that runs",
+        ) from error
     if not callable(found):
         raise ConfigError(f"{place} has no function {name}", node=function, hint=_CONTRACT)
     chosen: Callable[..., Any] = found

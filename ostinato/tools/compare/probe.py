@@ -15,7 +15,7 @@ from ostinato.ir.types import Array, TensorType
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.variants import in_variant
 
-__all__ = ["Probe", "bits_equal", "first_difference"]
+__all__ = ["Probe", "bits_equal", "first_changed", "first_difference"]
 
 
 class Probe:
@@ -57,6 +57,13 @@ def bits_equal(left: Array, right: Array) -> bool:
     """Equality of shape, dtype and bytes: NaN equals the same NaN, 0.0 differs from -0.0."""
     same_type = left.shape == right.shape and left.dtype == right.dtype
     return same_type and np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+
+
+def first_changed(left: Array, right: Array) -> tuple[int, ...]:
+    """The index of the first element that has other bits, of two arrays of one shape and dtype that differ."""
+    a, b = (np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8).reshape(x.size, -1) for x in (left, right))
+    place = int(np.argmax((a != b).any(axis=1)))
+    return tuple(int(i) for i in np.unravel_index(place, left.shape))
 
 
 def _close(left: Array, right: Array, tolerance: float) -> bool:

@@ -21,11 +21,21 @@ from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.tools.compare.functions import asked
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.probe import bits_equal, first_changed
 from ostinato.tools.compare.workload import Case, WorkStep, steps_of
 from ostinato.tools.schemas_compare import SideCounts
 
-__all__ = ["Answers", "Key", "SideRun", "Unrepeated", "poison_memory", "run_function", "run_side"]
+__all__ = [
+    "Answers",
+    "Counted",
+    "Key",
+    "SideRun",
+    "Unrepeated",
+    "counts_of",
+    "poison_memory",
+    "run_function",
+    "run_side",
+]
 
 Key = tuple[int, int, int]
 """Case, row and position."""
@@ -81,7 +91,7 @@ def run_side(
 ) -> SideRun:
     """Runs a side `replays` times. Raises what runs raise."""
     device = executable.device
-    counted = _Counted(device)
+    counted = Counted(device)
     executable.device = cast(Device, counted)
     try:
         return _run(executable, counted, cases, replays, poison)
@@ -90,7 +100,7 @@ def run_side(
 
 
 def _run(
-    executable: TextExecutable | EmbedExecutable, counted: _Counted, cases: Sequence[Case], replays: int, poison: bool
+    executable: TextExecutable | EmbedExecutable, counted: Counted, cases: Sequence[Case], replays: int, poison: bool
 ) -> SideRun:
     begin = time.perf_counter()
     executable.prewarm()
@@ -116,7 +126,7 @@ def _run(
         elif unrepeated is None:
             unrepeated = _first_change(replay, keys, owners, np.concatenate(first), np.concatenate(found))
     answers = Answers(tuple(keys), np.concatenate(first).astype(np.float32, copy=False), owners, steps[0].output)
-    return SideRun(answers, unrepeated, tuple(seconds), ready, _counts(executable, steps, counted))
+    return SideRun(answers, unrepeated, tuple(seconds), ready, counts_of(executable, steps, counted))
 
 
 def run_function(
@@ -172,12 +182,11 @@ def _first_change(
 ) -> Unrepeated | None:
     if bits_equal(first, found):
         return None
-    differs = first.view(np.uint8).reshape(*first.shape, -1) != found.view(np.uint8).reshape(*found.shape, -1)
-    row, index = (int(i) for i in np.argwhere(differs.any(axis=-1))[0])
+    row, index = first_changed(first, found)
     return Unrepeated(replay, keys[row], owners[row], index, float(first[row, index]), float(found[row, index]))
 
 
-class _Counted:
+class Counted:
     """A device that counts what is allocated on it."""
 
     def __init__(self, device: Device) -> None:
@@ -199,7 +208,7 @@ class _Counted:
         return getattr(self._device, name)
 
 
-def _counts(executable: Executable, steps: Sequence[WorkStep], counted: _Counted) -> SideCounts | None:
+def counts_of(executable: Executable, steps: Sequence[WorkStep], counted: Counted) -> SideCounts | None:
     """What the last replay took, and the program's bytes; None for the interpreter, which has no steps."""
     if executable.mode == "reference":
         return None

@@ -10,16 +10,24 @@ import numpy as np
 
 from ostinato.ir.text import print_graph
 from ostinato.ir.types import Array
-from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.forward import TextExecutable
 from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.compare.runs import Answers, Key, SideRun
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Case
 from ostinato.tools.schemas_compare import Mismatch, PairVerdict, Required, Verdict
 
-__all__ = ["TOLERANCE", "Ran", "first_wrong_step", "identity_of", "is_exact", "judge", "mismatch_at", "tolerance_of"]
+__all__ = [
+    "TOLERANCE",
+    "Ran",
+    "difference_of",
+    "first_wrong_step",
+    "identity_of",
+    "is_exact",
+    "judge",
+    "mismatch_at",
+    "tolerance_of",
+]
 
 TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
 """Largest difference from the reference, in standard deviations of the reference's outputs.
@@ -34,7 +42,7 @@ class Ran:
     """A side that was run. `executable` is None for a function; `identity` says which decisions it runs."""
 
     side: Side
-    executable: TextExecutable | EmbedExecutable | None
+    executable: Executable | None
     run: SideRun
     identity: str
     precision: str
@@ -118,7 +126,7 @@ def mismatch_at(
 def first_wrong_step(left: Answers, right: Answers, limit: float) -> int:
     """The first step of the left side that gave a value further away than the limit, of a pair that has one."""
     keys = _common(left, right)
-    difference = _difference(left.rows(keys), right.rows(keys)).reshape(len(keys), -1).max(axis=1)
+    difference = difference_of(left.rows(keys), right.rows(keys)).reshape(len(keys), -1).max(axis=1)
     rows = zip(left.rows(keys), right.rows(keys), strict=True)
     bad = (difference > limit).tolist() if limit else [not bits_equal(a, b) for a, b in rows]
     place = dict(zip(left.keys, left.steps, strict=True))
@@ -130,7 +138,7 @@ def _common(left: Answers, right: Answers) -> list[Key]:
     return [key for key in left.keys if key in wanted]
 
 
-def _difference(a: Array, b: Array) -> Array:
+def difference_of(a: Array, b: Array) -> Array:
     """Element by element in float64; a NaN on one side counts as infinite."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -151,7 +159,7 @@ def _worst(answers: Answers, keys: Sequence[Key], a: Array, b: Array, cases: Seq
     """The largest difference."""
     if not a.size:
         return None
-    difference = _difference(a, b)
+    difference = difference_of(a, b)
     row, element = (int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
     left, right = float(a[row, element]), float(b[row, element])
     return mismatch_at(answers, keys[row], element, left, right, float(difference[row, element]), cases)

@@ -22,7 +22,7 @@ from ostinato.ir.views import ViewTable, extent_of
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.runners import PlannedRunner
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.probe import bits_equal, first_changed
 
 __all__ = ["Spoilt", "Visit", "Walk"]
 
@@ -197,8 +197,7 @@ class _Run:
             made, found = self._value(operand.value), self._read(operand, operand.value)
             if found is None or bits_equal(made, found):
                 continue
-            differs = made.view(np.uint8).reshape(*made.shape, -1) != found.view(np.uint8).reshape(*found.shape, -1)
-            index = tuple(int(i) for i in np.argwhere(differs.any(axis=-1))[0])
+            index = first_changed(made, found)
             writer = self._writer(position, operand.range, operand.value)
             yield Spoilt(operand.value, index, float(made[index]), float(found[index]), writer)
 

@@ -70,7 +70,7 @@ def diff_command(
     everything: Annotated[bool, typer.Option("--all", help=f"Print every line, not {MOST} of a kind.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What differs between two plans, graphs, models or artifacts. Exit code 0: nothing (or no limit exceeded), 1: something (or one exceeded).
+    """What differs between two plans, graphs, models or artifacts; exit code 1 where something does, or exceeds a limit.
 
     Example: ostinato diff smollm2 smollm2,policy=strict
 

@@ -19,7 +19,6 @@ from ostinato.saving.read import is_artifact
 from ostinato.tools.console import Steps, emit_json, output, progress
 from ostinato.tools.options import (
     CaptureOption,
-    ContextOption,
     DeviceOption,
     JsonOption,
     MemoryLimitOption,
@@ -35,7 +34,7 @@ from ostinato.tools.options import (
 )
 from ostinato.tools.profile.breakeven import RUNS, breakeven
 from ostinato.tools.profile.ceilings import measure_ceilings
-from ostinato.tools.profile.measure import profile_entries, profile_report, step_inputs
+from ostinato.tools.profile.measure import needed_context, profile_entries, profile_report, step_inputs
 from ostinato.tools.profile.show import show_breakeven, show_profile
 from ostinato.tools.programs import LoadProgress, compile_model
 from ostinato.tools.train.config import read_config
@@ -63,6 +62,15 @@ CachedOption = Annotated[
         min=0,
         show_default=False,
         help="Tokens in the cache before the step; default: none, and for one-token steps as many as the largest bucket has.",
+    ),
+]
+NeededContext = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        show_default=False,
+        help="Positions of the cache for each sequence; default: as many as the steps fill, so that what is counted is what is read.",
     ),
 ]
 _COMMON = {"model", "model_option", "entry", "runs", "by", "top", "file", "seed", "as_json"}
@@ -94,7 +102,7 @@ def profile_command(
         ),
     ] = None,
     seed: SeedOption = 0,
-    context: ContextOption = None,
+    context: NeededContext = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     policy: PolicyOption = "balanced",
@@ -113,7 +121,7 @@ def profile_command(
         need_writable(file)
     settings = {"context": context, "mode": mode, "capture": capture, "precision": precision}
     settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
-    with _opened(invocation, name, shapes, device, as_json, **settings) as (executable, steps):
+    with _opened(invocation, name, shapes, cached, device, as_json, **settings) as (executable, steps):
         profiles = profile_entries(executable, runs=runs, seed=seed, cached=cached, entry=entry, begin=steps.begin)
         steps.begin("measuring what the machine can do")
         ceilings = measure_ceilings(executable.device, executable.mode, profiles)
@@ -132,7 +140,7 @@ def breakeven_command(
     capture: CaptureOption = None,
     runs: Annotated[int, typer.Option("--runs", min=8, help="Runs of each mode, in turn.")] = RUNS,
     seed: SeedOption = 0,
-    context: ContextOption = None,
+    context: NeededContext = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
     policy: PolicyOption = "balanced",
@@ -147,7 +155,7 @@ def breakeven_command(
     name = chosen_model(model, model_option)
     settings = {"context": context, "mode": "auto", "capture": capture, "precision": precision}
     settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
-    with _opened(invocation, name, shapes, device, as_json, **settings) as (executable, steps):
+    with _opened(invocation, name, shapes, cached, device, as_json, **settings) as (executable, steps):
         names = list(executable.entries) if entry is None else [executable.entry(entry)]
         found = [
             breakeven(
@@ -166,7 +174,7 @@ def breakeven_command(
 
 @contextmanager
 def _opened(
-    invocation: typer.Context, name: str, shapes: str, device: str, as_json: bool, **settings: Any
+    invocation: typer.Context, name: str, shapes: str, cached: int | None, device: str, as_json: bool, **settings: Any
 ) -> Iterator[tuple[Executable, Steps]]:
     """A model compiled, an artifact loaded, or the step of a training run, whose parameters nothing trains. Raises `ConfigError` for options that would be left
     unread."""
@@ -182,7 +190,7 @@ def _opened(
             with sketched(config) as model:
                 yield make_step(config, model, config.made_optimizer(), loading), steps
         else:
-            yield (
-                compile_model(load(name), buckets=parse_shapes(shapes), device=device, progress=loading, **settings),
-                steps,
-            )
+            model, buckets = load(name), parse_shapes(shapes)
+            if model.family.encoder is None and settings["context"] is None:
+                settings["context"] = needed_context(buckets, cached, model.config.context_limit)
+            yield compile_model(model, buckets=buckets, device=device, progress=loading, **settings), steps

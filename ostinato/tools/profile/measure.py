@@ -20,7 +20,7 @@ from ostinato.tools.profile.report import ProfileReport
 from ostinato.tools.profile.roofline import StepRoof, TotalRoof, roofline, totals
 from ostinato.tools.programs import precision_of
 
-__all__ = ["profile_entries", "profile_report", "step_inputs"]
+__all__ = ["needed_context", "profile_entries", "profile_report", "step_inputs"]
 
 
 def profile_entries(
@@ -69,6 +69,17 @@ def step_inputs(
     pieces = [Piece(row, tokens, start, True) for row, tokens in enumerate(ids)]
     inputs, _ = pack(plan, pieces, executable.block_table())
     return {**inputs, **sampling_inputs(plan, ())}
+
+
+def needed_context(buckets: Mapping[str, Sequence[int]], cached: int | None, limit: int) -> int | None:
+    """Positions that the steps of `step_inputs` fill, as far as the model's `limit` allows; None for buckets that have no tokens, which compiling refuses."""
+    widths = [width for width in buckets.get("T", ()) if width > 0]
+    if not widths:
+        return None
+    longest = max(widths)
+    before = (longest if 1 in widths else 0) if cached is None else cached
+    most = before + longest if cached is not None else max(longest, before + (1 in widths))
+    return max(min(most, limit), 1)
 
 
 def profile_report(

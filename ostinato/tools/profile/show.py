@@ -12,6 +12,7 @@ from ostinato.tools.profile.report import BreakevenReport, ProfileReport
 __all__ = ["show_breakeven", "show_profile"]
 
 _COLUMNS = ("", "steps", "time", "of the sum", "GB/s", "GFLOP/s", "of the ceiling", "bound by")
+_ABOVE = "above 100 % of the ceiling: bytes came from a cache, or rows that are not valid were counted and skipped"
 
 
 def show_profile(report: ProfileReport, console: Console, *, by: str, top: int) -> None:
@@ -33,7 +34,8 @@ def show_profile(report: ProfileReport, console: Console, *, by: str, top: int) 
             f"timed by {entry.method}; {entry.overhead_seconds * 1e6:.2f} us of each interval are the clock's own and taken off",
             markup=False,
         )
-        for note in entry.notes:
+        notes = (*entry.notes, *((_ABOVE,) if any(roof.share > 1 for _, _, roof in rows[:top]) else ()))
+        for note in notes:
             console.print(note, markup=False)
     rates = ", ".join(
         f"{one.flops_per_second / 1e9:.0f} GFLOP/s of {one.input} by {one.weight}" for one in report.ceilings
@@ -75,13 +77,17 @@ def _rows(entry: ProfileReport.Entry, by: str) -> Sequence[tuple[str, int, _Row]
     return [(total.name, total.steps, total) for total in (entry.operators if by == "operator" else entry.layers)]
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else milliseconds(seconds)
+
+
 def _cells(name: str, steps: int, row: _Row, whole: float) -> tuple[str, ...]:
     nbytes = row.bytes_read + row.bytes_written if isinstance(row, ProfileReport.Step) else row.nbytes
     seconds = row.seconds or float("inf")
     return (
         name,
         str(steps),
-        f"{row.seconds * 1e6:.1f} us",
+        _time(row.seconds),
         f"{row.seconds / whole:.1%}" if whole else "",
         f"{nbytes / seconds / 1e9:.1f}",
         f"{row.flops / seconds / 1e9:.1f}",

@@ -64,7 +64,7 @@ def write_bundle(bundle: Bundle, path: Path, plan: str = "") -> ReproFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            about = _fill(folder, bundle, values, plan)
+            about = _fill(folder, bundle, values, plan, path.name)
             folder.chmod(0o755)
             if path.is_dir():
                 path.rmdir()
@@ -92,17 +92,17 @@ def read_bundle(path: Path) -> Bundle:
     return Bundle(about, Cut(graph, values, about.rows, about.places), saved)
 
 
-def _fill(folder: Path, bundle: Bundle, values: Mapping[str, Array], plan: str) -> ReproFile:
+def _fill(folder: Path, bundle: Bundle, values: Mapping[str, Array], plan: str, name: str) -> ReproFile:
     (folder / _GRAPH).write_text(print_graph(bundle.cut.graph), encoding="utf-8")
     with (folder / _VALUES).open("wb") as file:
         for block in file_blocks(values):
             file.write(block)
     if plan:
         (folder / _PLAN).write_text(plan, encoding="utf-8")
-    files = {name: _sha256(folder / name) for name in (_GRAPH, _VALUES, _PLAN) if (folder / name).exists()}
+    files = {item: _sha256(folder / item) for item in (_GRAPH, _VALUES, _PLAN) if (folder / item).exists()}
     about = bundle.about.model_copy(update={"files": files})
     (folder / _ABOUT).write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    (folder / _README).write_text(_readme(about), encoding="utf-8")
+    (folder / _README).write_text(_readme(about, name), encoding="utf-8")
     return about
 
 
@@ -204,7 +204,7 @@ def _stored(tensor: TensorType) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     return shape, tensor.dtype.numpy
 
 
-def _readme(about: ReproFile) -> str:
+def _readme(about: ReproFile, folder: str) -> str:
     lines = [
         "A repro bundle of Ostinato: a few operators of a model, with the values that they read, that show a fault.",
         "",
@@ -219,9 +219,9 @@ def _readme(about: ReproFile) -> str:
         f"Expected  {about.expected}",
         f"Made on   {about.environment.target} ({about.environment.isa}), library {about.environment.library}",
         "",
-        "Run it in the folder that holds this one (exit code 0: the expected outcome, 1: another one):",
+        "Run it in the folder above this one (exit code 0: the expected outcome, 1: another one):",
         "",
-        f"    ostinato repro {{this folder}}{' --extension MODULE:FUNCTION' if about.needs.any else ''}",
+        f"    ostinato repro {folder}{' --extension MODULE:FUNCTION' if about.needs.any else ''}",
         "",
     ]
     if about.needs.any:

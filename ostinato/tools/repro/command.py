@@ -11,7 +11,7 @@ from rich.console import Console
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.console import emit_json, facts, output, progress
 from ostinato.tools.options import EXIT_FAILED, DeviceOption, JsonOption
-from ostinato.tools.repro.report import ReproReport
+from ostinato.tools.repro.report import ReproReport, shown_number
 from ostinato.tools.repro.run import repro
 
 __all__ = ["repro_command", "show_repro"]
@@ -66,7 +66,8 @@ def show_repro(report: ReproReport, console: Console) -> None:
     if report.worst is not None:
         worst = report.worst
         at = f"{worst.output}{list(worst.index)}"
-        rows.append(("largest", f"{worst.difference:.3g} at {at} (left {worst.left:.6g}, right {worst.right:.6g})"))
+        values = f"left {shown_number(worst.left)}, right {shown_number(worst.right)}"
+        rows.append(("largest", f"{shown_number(worst.difference, 3)} at {at} ({values})"))
     if report.rows:
         rows.append(("rows", ", ".join(f"{node}@{row}" for node, row in report.rows.items())))
     if not report.same_environment:

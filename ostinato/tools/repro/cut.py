@@ -146,7 +146,7 @@ def cut_graph(graph: Graph, names: Collection[str], outputs: Collection[str] | N
     whole = plain_graph(graph)
     nodes = {node.name: node for node in whole.nodes}
     if unknown := sorted(set(names) - set(nodes)):
-        raise ConfigError(f"{unknown} are no nodes of @{graph.name}")
+        raise ConfigError(f"{unknown} are no nodes of @{graph.name}", hint="name nodes as the graph does")
     kept = _with_views(whole, names)
     inside = [node for node in whole.nodes if node.name in kept]
     made = {value.name for node in inside for value in node.results}
@@ -160,7 +160,10 @@ def cut_graph(graph: Graph, names: Collection[str], outputs: Collection[str] | N
     try:
         verify(cut)
     except OstinatoError as error:
-        raise PlanError(f"{sorted(names)} cannot be taken out of @{graph.name}: {error.message}") from error
+        raise PlanError(
+            f"{sorted(names)} cannot be taken out of @{graph.name}: {error.message}",
+            hint=error.hint or "take more nodes",
+        ) from error
     return cut
 
 
@@ -207,7 +210,11 @@ def weight_rows(item: GraphInput, source: WeightSource) -> Array:
     for part in item.parts:
         if source.dtype(part.tensor) is not dtype:
             found = source.dtype(part.tensor).value
-            raise ConfigError(f"its rows are stored as {found}, not as {dtype.value}", node=item.value.name)
+            raise ConfigError(
+                f"its rows are stored as {found}, not as {dtype.value}",
+                node=item.value.name,
+                hint="a weight of a bundle has one dtype",
+            )
         rows = source.map(part.tensor).reshape(source.shape(part.tensor)[0], -1)
         order = source.row_order(part.tensor)
         picked = rows[part.start : part.stop] if order is None else rows[order[part.start : part.stop]]

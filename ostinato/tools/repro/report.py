@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
 from ostinato.tools.report import Report
 
-__all__ = ["FORMAT", "VERSION", "Environment", "Needs", "Outcome", "ReproFile", "ReproReport", "Way", "Worst"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Environment",
+    "Needs",
+    "Outcome",
+    "ReproFile",
+    "ReproReport",
+    "Way",
+    "Worst",
+    "number",
+    "shown_number",
+]
 
 FORMAT = "ostinato-repro"
 VERSION = 1
@@ -17,14 +30,30 @@ Outcome = Literal["mismatch", "agreement", "not repeated"]
 """Left and right differ; they agree; right differs from itself."""
 
 
+Number = float | Literal["nan", "inf", "-inf"]
+"""JSON has no others."""
+
+
+def number(value: float) -> Number:
+    """A float as JSON can have it."""
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def shown_number(value: Number, digits: int = 6) -> str:
+    """For people."""
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
+
+
 class Worst(Report):
     """The largest difference: the output, where in it, and both values. A NaN on one side alone counts as infinite."""
 
     output: str
     index: tuple[int, ...]
-    left: float
-    right: float
-    difference: float
+    left: Number
+    right: Number
+    difference: Number
 
 
 class Environment(Report):

@@ -19,7 +19,7 @@ from ostinato.runtime.device import Device
 from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.repro.bundle import Bundle, read_bundle
 from ostinato.tools.repro.cut import Cut
-from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst
+from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst, number
 
 __all__ = ["judge", "needs_of", "repro", "run_way", "worst_of"]
 
@@ -68,7 +68,7 @@ def judge(
     try:
         good, found = run_way(cut, saved, device, left, 1)[0], run_way(cut, saved, device, right, runs)
     except MemoryError:
-        raise CapacityError("there is no memory for the values of this bundle") from None
+        raise CapacityError("there is no memory for the values of this bundle", hint="free some") from None
     for again in found[1:]:
         if (worst := worst_of(found[0], again, 0.0, 0.0)) is not None:
             return "not repeated", worst
@@ -98,7 +98,10 @@ def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) ->
     for name, a in left.items():
         b = right.get(name)
         if b is None or a.shape != b.shape:
-            raise ConfigError(f"left has {name} of shape {a.shape}, right {None if b is None else b.shape}")
+            raise ConfigError(
+                f"left has {name} of shape {a.shape}, right {None if b is None else b.shape}",
+                hint="both ways must put out the same values",
+            )
         if bits_equal(a, b) or not a.size:
             continue
         x, y = a.astype(np.float64), b.astype(np.float64)
@@ -114,9 +117,9 @@ def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) ->
             worst = Worst(
                 output=name,
                 index=tuple(int(i) for i in place),
-                left=float(x[place]),
-                right=float(y[place]),
-                difference=float(difference[place]),
+                left=number(float(x[place])),
+                right=number(float(y[place])),
+                difference=number(float(difference[place])),
             )
     return worst
 

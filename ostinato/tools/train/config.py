@@ -167,7 +167,10 @@ class TrainConfig(_Section):
             raise ConfigError(f"optimizer.kind is {kind!r}", hint=f"use one of {', '.join(kinds)}")
         known = list(kinds[kind].__dataclass_fields__)
         if unknown := [name for name in given if name not in known]:
-            raise ConfigError("; ".join(_unknown(f"optimizer.{name}", name, ["kind", *known]) for name in unknown))
+            raise ConfigError(
+                "; ".join(_unknown(f"optimizer.{name}", name, ["kind", *known]) for name in unknown),
+                hint=f"keys: {', '.join(['kind', *known])}",
+            )
         if given.get("schedule", "constant") != "constant":
             given.setdefault("total_steps", self.train.steps)
         try:
@@ -195,7 +198,7 @@ def read_config(path: Path) -> TrainConfig:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint="docs/train.md has an example") from None
     if "place" in raw:
-        raise ConfigError(f"{path}: place: there is no such section")
+        raise ConfigError(f"{path}: place: there is no such section", hint="leave it out")
     made = _validated(TrainConfig, {**raw, "place": str(path.parent)}, path)
     made.made_optimizer()
     if made.data.stdlib is not None:

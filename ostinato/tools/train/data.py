@@ -70,7 +70,10 @@ def standard_library(nbytes: int) -> list[str]:
         left -= len(data)
         texts.append(text)
     if left > 0:
-        raise InputError(f"the standard library in {root} has {nbytes - left} bytes of text, {nbytes} are asked for")
+        raise InputError(
+            f"the standard library in {root} has {nbytes - left} bytes of text, {nbytes} are asked for",
+            hint=f"ask for {nbytes - left} or fewer",
+        )
     return texts
 
 
@@ -110,6 +113,8 @@ def _conversations(path: Path) -> list[Any]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: not JSON: {error}") from None
+            raise ConfigError(
+                f"{path}, line {number}: not JSON: {error}", hint='write one object a line, such as {"messages": [...]}'
+            ) from None
         found.append(value.get("messages") if isinstance(value, dict) else value)
     return found

@@ -33,7 +33,18 @@ from ostinato.tools.train.data import texts_of
 from ostinato.tools.train.report import TrainPlanReport
 from ostinato.training import Recipe, plan_training
 
-__all__ = ["CHECKPOINTS", "CURVE", "METRICS", "MODEL", "export", "opened", "planned", "recipe_of", "settings_of", "sketched"]
+__all__ = [
+    "CHECKPOINTS",
+    "CURVE",
+    "METRICS",
+    "MODEL",
+    "export",
+    "opened",
+    "planned",
+    "recipe_of",
+    "settings_of",
+    "sketched",
+]
 
 INITIAL, CHECKPOINTS, METRICS, CURVE, MODEL = "initial", "checkpoints", "metrics.jsonl", "loss.svg", "model"
 _MARK = "initial.json"

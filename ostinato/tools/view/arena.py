@@ -257,7 +257,8 @@ class _Picture:
         )
         shape = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
         drawn = "slot" if min(width, height) >= 2 else "slot thin"
-        text = f'<rect class="{drawn}" {shape} fill="{self._fill(tenant.kind)}"><title>{_text(title)}</title></rect>'
+        named = "" if self._paper else f"<title>{_text(title)}</title>"  # print has no pointer
+        text = f'<rect class="{drawn}" {shape} fill="{self._fill(tenant.kind)}">{named}</rect>'
         room = int((width - 6) / _LETTER)
         if height >= 11 and room >= 6:
             label = tenant.label.removeprefix("#")

@@ -105,7 +105,9 @@ class FakeAllocator:
         place = segment["address"] + sum(block["size"] for block in blocks)
         file, _, number = line.rpartition(":")
         frames = [{"filename": file, "line": int(number), "name": "f"}] if line else []
-        blocks.append({"size": nbytes, "requested_size": nbytes, "state": "active_allocated", "address": place, "frames": frames})
+        blocks.append(
+            {"size": nbytes, "requested_size": nbytes, "state": "active_allocated", "address": place, "frames": frames}
+        )
         return int(place)
 
     def free(self, address: int, state: str = "inactive") -> None:

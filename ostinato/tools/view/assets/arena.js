@@ -15,6 +15,7 @@
       this.by = "role";
       this.only = null; // the legend's entry that alone has its colour
       this.hovered = -1;
+      this.pointed = [];
       this.canvas = element("canvas", { tabindex: "0", "aria-label": "The arena over time: steps across, bytes upwards" });
       this.stage = element("div.stage", {}, this.canvas);
       this.small = element("canvas", { "aria-label": "Where in the arena the map is" });
@@ -42,6 +43,7 @@
       this.listen();
       bus.on("entry", () => this.open(bus.entry()));
       bus.on("select", () => this.chosen());
+      bus.on("hover", (found) => { if (!found || found.from !== "arena") this.pointedAt(found); });
       bus.on("theme", () => { this.recolour(); this.space.repaint(); });
       this.open(bus.entry());
     }
@@ -53,6 +55,8 @@
       if (!entry.plan) return;
       this.map = ostinato.SlotMap.of(entry.plan, arena);
       this.arena = arena;
+      this.hovered = -1;
+      this.pointed = [];
       this.view = this.map.whole;
       this.step = this.map.arena.peak_step;
       this.devices.replaceChildren(...(entry.plan.arenas.length < 2 ? [] : [
@@ -194,17 +198,18 @@
         ...rows, all.length > 60 ? element("div.soft", {}, `and ${all.length - 60} smaller ones`) : "");
     }
 
+    held(place, step) { return this.map.held(this.map.values(place), step); }
+
     /** The name of the value that a slot holds at a step. */
-    label(place, step) {
-      const values = this.map.values(place);
-      return values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]).name.replace(/^#/, "");
+    label(place, step) { return this.held(place, step).name.replace(/^#/, ""); }
+
+    /** The node that made what a slot holds at a step. */
+    nodeOf(place, step) {
+      const held = this.held(place, step);
+      return held.made >= 0 ? this.map.node(held.made) : held.name;
     }
 
-    select(place, step) {
-      const values = this.map.values(place);
-      const held = values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]);
-      this.bus.select({ node: held.made >= 0 ? this.map.node(held.made) : held.name });
-    }
+    select(place, step) { this.bus.select({ node: this.nodeOf(place, step) }); }
 
     // --- the pointer and the keys
 
@@ -235,7 +240,7 @@
         const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
         if (found >= 0) this.select(found, at.step); else this.pin(at.step);
       });
-      canvas.addEventListener("pointerleave", () => { this.hovered = -1; plots.hideTip(); this.draw(); });
+      canvas.addEventListener("pointerleave", () => { this.point(-1); plots.hideTip(); });
       canvas.addEventListener("dblclick", (event) => {
         const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
         if (found < 0) { this.look(this.map.whole); return; }
@@ -271,13 +276,27 @@
     hover(event) {
       if (!this.map) return;
       const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
-      if (found !== this.hovered) { this.hovered = found; this.draw(); }
+      this.point(found, at.step);
       if (found >= 0) { plots.showTip(event, ...ostinato.slotTip(this.map, found, at.step)); return; }
       const step = Math.floor(at.step);
       if (step < 0 || step >= this.map.steps || !this.canvas.parentElement) { plots.hideTip(); return; }
       const usage = this.map.usage(step);
       plots.showTip(event, element("b", {}, `step ${step}`), plots.fact("node", this.map.node(step)), plots.fact("live", bytes(usage.live)),
         plots.fact("highest byte", bytes(usage.extent)), usage.extent > usage.live ? plots.fact("holes", plots.percent(1 - usage.live / usage.extent)) : null);
+    }
+
+    /** The slot under the pointer; the other panels hear of its node. */
+    point(place, step) {
+      if (place === this.hovered) return;
+      this.hovered = place;
+      this.bus.hover(place < 0 ? null : { node: this.nodeOf(place, step), from: "arena" });
+      this.draw();
+    }
+
+    /** Another panel's node under the pointer: its slots are framed. */
+    pointedAt(found) {
+      this.pointed = found && this.map ? [...this.map.touched(found.node).made] : [];
+      this.draw();
     }
 
     // --- the picture

@@ -25,7 +25,7 @@
 
   function compose() {
     scene = ostinato.scene(graph, shown(), taken());
-    over.replaceChildren(...scene.frames.map(header));
+    over.replaceChildren();
     redraw();
   }
 
@@ -164,6 +164,7 @@
     heads();
     miniature();
     canvas.dataset.drawn = drawn;
+    canvas.dataset.frames = scene.frames.length;
     if (!canvas.dataset.ready) {
       canvas.dataset.ready = "yes";
       performance.mark("ostinato-graph");
@@ -174,8 +175,12 @@
     for (const found of scene.frames) {
       const x = found.left * view.scale + view.x, y = found.top * view.scale + view.y;
       const out = y > canvas.clientHeight || found.bottom * view.scale + view.y < 0 || view.scale < 0.12;
-      found.head.hidden = out;
-      if (out) continue;
+      if (out) {
+        if (found.head) found.head.remove();
+        found.head = null;
+        continue;
+      }
+      if (!found.head) over.append(header(found));
       // it stays in sight while the frame does
       const lowest = found.bottom * view.scale + view.y - 34;
       found.head.style.transform = `translate(${Math.max(4, x + 8)}px, ${Math.min(Math.max(y + 5, 4), lowest)}px)`;
@@ -325,6 +330,9 @@
       open();
     },
   });
+
+  // What stands in frames: of each how many stretches there are, and which one is drawn.
+  ostinato.frames = () => scene.frames.map(({ repeat, stretch, title }) => ({ title, stretch, count: repeat.count }));
 
   // Where a node's box is on the screen, for whoever wants to point at it; null where it is not drawn.
   ostinato.boxOf = (name) => {

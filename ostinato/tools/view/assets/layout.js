@@ -27,8 +27,7 @@
       for (let place = members.length - 1; place >= 0; place--) {
         const item = members[place];
         if (into.get(item).length || !out.get(item).length) continue;
-        item.rank = Math.min(...out.get(item).map((after) => after.rank)) - 1;
-        item.rank = Math.max(0, item.rank);
+        item.rank = Math.max(0, out.get(item).reduce((least, after) => Math.min(least, after.rank), Infinity) - 1);
       }
       const height = members.reduce((most, item) => Math.max(most, item.rank + 1), 0);
       for (let place = members.length - 1; place >= 0; place--) {
@@ -126,7 +125,7 @@
     for (const edge of edges) edge.lane = null;
     for (const edge of long.sort((a, b) => a.to.rank - a.from.rank - (b.to.rank - b.from.rank))) {
       const taken = [];
-      for (let at = edge.from.rank + 1; at < edge.to.rank; at++) taken.push(...blocked[at]);
+      for (let at = edge.from.rank + 1; at < edge.to.rank; at++) for (const part of blocked[at]) taken.push(part);
       taken.sort((a, b) => a[0] - b[0]);
       const wish = (edge.from.x + edge.to.x) / 2;
       let best = null, reach = -Infinity;

@@ -15,7 +15,7 @@
 
   function slotFacts(map, at, node) {
     const values = map.values(at), region = regionOf(ostinato.data, map.arena.device, "arena");
-    const others = values.filter((value) => value.name !== node).map((value) => value.name);
+    const others = values.filter((value) => value.name !== node && !value.name.startsWith("#")).map((value) => value.name);
     const peak = map.first[at] <= map.arena.peak_step && map.arena.peak_step < map.last[at];
     return ostinato.factList([
       ["slot", `${bytes(map.bytes[at])}, ${map.role(at)}`],

@@ -228,6 +228,7 @@
         for (const place of selected.read) outline(panel, context, place, css("--ink"), [4, 3], 1.5);
         for (const place of selected.made) outline(panel, context, place, css("--accent"), [], 2.5);
       }
+      for (const place of panel.pointed) outline(panel, context, place, css("--ink"), [], 1.5);
       if (panel.hovered >= 0) outline(panel, context, panel.hovered, css("--ink"), [], 1.5);
     });
   }
@@ -259,7 +260,7 @@
   /** What the tip says of a slot that lies under the pointer at a step. */
   ostinato.slotTip = (map, place, step) => {
     const { fact } = plots, values = map.values(place), slot = map.slots[place], end = map.offset[place] + map.bytes[place];
-    const held = values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]);
+    const held = map.held(values, step);
     const read = values.filter((value) => value === held || value.made < 0).flatMap((value) => value.read); // by views of it too
     const readers = [...new Set(read)].sort((a, b) => a - b).map((position) => map.node(position));
     const layer = map.plan.slots.layer[slot];

@@ -171,7 +171,7 @@
       into[from.block].push(made);
       join(from, made, "flow", value);
     }
-    for (const block of into) items.push(...block);
+    for (const block of into) for (const item of block) items.push(item);
     const found = [...edges.values()];
     for (const edge of found) {
       if (edge.kind === "flow" && edge.to.block - edge.from.block > 1) edge.kind = "arc";
@@ -185,13 +185,14 @@
     }
     for (const frame of frames) {
       const boxes = frame.items;
-      frame.left = Math.min(...boxes.map((item) => item.x - item.w / 2)) - 22;
-      frame.right = Math.max(...boxes.map((item) => item.x + item.w / 2)) + 22;
+      const least = (of) => boxes.reduce((found, item) => Math.min(found, of(item)), Infinity);
+      frame.left = least((item) => item.x - item.w / 2) - 22;
+      frame.right = 22 - least((item) => -item.x - item.w / 2);
       const short = Math.max(0, NARROWEST - (frame.right - frame.left)) / 2;
       frame.left -= short;
       frame.right += short;
-      frame.top = Math.min(...boxes.map((item) => item.y - item.h / 2)) - ostinato.layout.frameTop + 6;
-      frame.bottom = Math.max(...boxes.map((item) => item.y + item.h / 2)) + ostinato.layout.frameBottom - 4;
+      frame.top = least((item) => item.y - item.h / 2) - ostinato.layout.frameTop + 6;
+      frame.bottom = ostinato.layout.frameBottom - 4 - least((item) => -item.y - item.h / 2);
     }
     for (const item of items) {
       item.touching = [];

@@ -120,6 +120,9 @@ ostinato.SlotMap = class SlotMap {
     return found;
   }
 
+  /** Which of a slot's values it holds at a step: the last that was made by then. */
+  held(values, step) { return values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]); }
+
   role(place) { return this.plan.roles[this.plan.slots.role[this.slots[place]]]; }
 
   /** The node of a step. */

@@ -1,0 +1,155 @@
+"""What is asked of a side itself: what was refused, what does not repeat itself, memory that moved, numbers that are frozen, NaN, and a plan that is not
+proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ostinato.ir.errors import OstinatoError
+from ostinato.ir.graph import Node
+from ostinato.planner.plan import spelled
+from ostinato.tools.bisect.report import Culprit, Kind
+from ostinato.tools.bisect.steps import Seen, frozen_numbers, moved_buffers
+from ostinato.tools.bisect.subject import Subject
+from ostinato.tools.compare.probe import Probe, first_difference
+from ostinato.tools.compare.workload import WorkStep
+
+__all__ = ["Naming"]
+
+_LOOKS = 8
+"""Pairs of runs in which a node that does not repeat itself is looked for."""
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names culprits of one side on some work."""
+
+    subject: Subject
+    work: tuple[WorkStep, ...]
+    told: Callable[[str], None]
+
+    @property
+    def entries(self) -> list[str]:
+        """The entries that the work runs."""
+        return list(dict.fromkeys(step.entry for step in self.work))
+
+    def node(self, entry: str, value: str) -> Node | None:
+        """The node that makes a value."""
+        graph = self.subject.program.graphs.get(entry)
+        return None if graph is None else graph.producers.get(value)
+
+    def culprit(
+        self,
+        kind: Kind,
+        text: str,
+        *,
+        entry: str = "",
+        node: str = "",
+        names: Sequence[str] = (),
+        evidence: Sequence[str] = (),
+        workaround: str = "",
+    ) -> Culprit:
+        """With what the program says of the node: operator, row, number of its step, the user's line."""
+        found = self.node(entry, node)
+        steps: Mapping[str, int] = {}
+        if found is not None:
+            plan = self.subject.program.plan.entries[entry]
+            steps = {step.node: number for number, step in enumerate(plan.steps)}
+        return Culprit(
+            kind=kind,
+            text=text,
+            names=tuple(names),
+            entry=entry,
+            node="" if found is None else found.name,
+            op="" if found is None else found.op,
+            row="" if found is None or found.impl is None else f"{found.op}@{found.impl}",
+            step=None if found is None else steps.get(found.name),
+            line="" if found is None or found.location is None else str(found.location),
+            evidence=tuple(evidence),
+            workaround=workaround,
+        )
+
+    def refused(self, error: OstinatoError) -> Culprit:
+        """A side that raised."""
+        node = error.node or ""
+        entry = next((name for name, graph in self.subject.program.graphs.items() if node in graph.producers), "")
+        text = f"{self.subject.name} is refused: {error.message}"
+        names = (node,) if node else ()
+        return self.culprit("error", text, entry=entry, node=node, names=names, workaround=error.hint or "")
+
+    def unrepeated(self) -> Culprit:
+        """The first node that does not repeat itself, seen node by node."""
+        subject = self.subject
+        mode = "planned" if subject.mode == "captured" else subject.mode
+        for look in range(_LOOKS):
+            self.told(f"looking at every node twice, {look + 1} of {_LOOKS}")
+            probes = [Probe(subject.executable, mode) for _ in range(2)]
+            for step in self.work:
+                seen = [probe.run(step.entry, step.inputs) for probe in probes]
+                graph = subject.program.graphs[step.entry]
+                counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
+                name = first_difference(graph, seen[0], seen[1], counts, 0.0)
+                if name is not None:
+                    node = graph.producers[name]
+                    text = f"%{node.name} does not repeat itself: two runs on the same values gave other bits"
+                    mend = f'levels={{"{node.op}": "{subject.program.target.lowest.name.lower()}"}}'
+                    return self.culprit("nondeterminism", text, entry=step.entry, node=node.name, workaround=mend)
+        text = f"{subject.name} does not repeat itself; no node of it was seen to, one by one"
+        return self.culprit("nondeterminism", text, workaround='mode="eager"')
+
+    def moved(self) -> list[Culprit]:
+        """Memory that is not where the loaded steps look for it."""
+        found = moved_buffers(self.subject.executable, self.entries)
+        if not found:
+            return []
+        first, names = found[0], tuple(dict.fromkeys(item.value for item in found))
+        text = (
+            f"{spelled(names[:1])} is read at {first.loaded:#x} by the loaded steps and lies at {first.now:#x} now: "
+            f"{first.region} moved after they were loaded"
+        )
+        evidence = [
+            f"step {item.step} ({item.node}): {spelled((item.value,))} at {item.loaded:#x}, now at {item.now:#x}"
+            for item in found[:_SHOWN]
+        ]
+        mend = "bind the new memory (exe.bind) and capture again, or copy into the old one"
+        where = {"entry": first.entry, "node": first.node}
+        return [self.culprit("address", text, **where, names=names, evidence=evidence, workaround=mend)]
+
+    def frozen(self) -> list[Culprit]:
+        """Numbers of the host that changed since they were planned."""
+        found = frozen_numbers(self.subject.program)
+        if not found:
+            return []
+        item, nodes = found[0], tuple(dict.fromkeys(other.node for other in found))
+        text = (
+            f"parameter {item.index} of %{item.node} is frozen: the plan has {item.planned:.6g}, "
+            f"its row {item.row} says {item.now:.6g} now"
+        )
+        evidence = [
+            f"step {other.step} of {other.entry} (%{other.node}) runs with {other.planned:.6g} until it is planned again"
+            for other in found[:_SHOWN]
+        ]
+        evidence += [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        mend = "give what changes from run to run as an input of the graph, or compile again when it changes"
+        where = {"entry": item.entry, "node": item.node}
+        return [self.culprit("scalar", text, **where, names=nodes, evidence=evidence, workaround=mend)]
+
+    def nan(self, seen: Seen) -> list[Culprit]:
+        """The node that makes NaN of numbers."""
+        if seen.nan is None:
+            return []
+        text = f"%{seen.nan.name} is the first to make NaN of numbers"
+        evidence = (f"in run {seen.run}: its operands have none",)
+        return [self.culprit("nan", text, entry=seen.entry, node=seen.nan.name, evidence=evidence)]
+
+    def unproven(self, proof: Sequence[str]) -> list[Culprit]:
+        """What the checker says against the plan: the first step that it names, and more of what it says."""
+        if not proof:
+            return []
+        entry, _, said = proof[0].partition(": ")
+        node = said.partition("(")[2].partition(":")[0]
+        mend = "plan again from the graph: a plan is proven when it is made, and not to be changed after"
+        text = f"the plan is not proven: {proof[0]}"
+        return [self.culprit("plan", text, entry=entry, node=node, evidence=proof[1:_SHOWN], workaround=mend)]
