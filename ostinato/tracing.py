@@ -194,6 +194,11 @@ class TraceSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._executable.divert(None)
+        if (
+            not self.bit_equal and self._steps
+        ):  # what the caches hold now is not to the bit what the ordinary program would have put there
+            with self._executable.exclusive():
+                pass
         self._runners.clear()
         self._regions = None
 

@@ -296,9 +296,7 @@ def _memory_findings(plan: EntryPlan, device: Device, regions: Regions) -> Itera
         )
 
 
-def _moved_findings(
-    plan: EntryPlan, regions: Regions, resolved: Sequence[ResolvedStep]
-) -> Iterator[AuditFinding]:
+def _moved_findings(plan: EntryPlan, regions: Regions, resolved: Sequence[ResolvedStep]) -> Iterator[AuditFinding]:
     """Values that lie elsewhere now than where the steps were loaded for, each once."""
     said: set[str] = set()
     for step, placed in zip(plan.steps, resolved, strict=True):

@@ -323,12 +323,12 @@ class Executable(Explains):
             if self.mode in ("planned", "guarded", "captured"):  # of all entries together; eager prepares what it calls
                 self.device.prepare([KernelCall.of(step) for plan in missing for step in plan.steps])
             for plan in missing:
-                self.runner(plan.name)
+                self.own_runner(plan.name)
 
     def captures(self, entry: str | None = None) -> list[CaptureReport]:
         """What each captured graph of an entry was read back as, in order; empty in another mode. Captures it where it is not captured yet."""
         with Executable.exclusive(self):
-            runner = self.runner(self.entry(entry))
+            runner = self.own_runner(self.entry(entry))
             return runner.steps.reports if isinstance(runner, CapturedRunner) else []
 
     def audit(self, entry: str | None = None) -> AuditReport:
@@ -354,7 +354,7 @@ class Executable(Explains):
         with self.put_back():
             self.turn, self._given_to = self.turn + 1, None
             for name in self.entries:
-                runner = self.runner(name)
+                runner = self.own_runner(name)
                 for key, array in self.example_inputs(name).items():
                     runner.inputs[key][...] = array
                 runner.run(())

@@ -150,9 +150,9 @@ COMMANDS = (
     Command(
         "compile",
         "Look",
-        _LOOK,
+        "ostinato.tools.commands_compile",
         "compile_command",
-        "Compile a model for buckets of B sequences times T tokens, load it, and say what it takes.",
+        "Compile a model for buckets of B sequences times T tokens, load it, and say what it takes; or write it to a file that commands take as MODEL.",
     ),
     Command("trace", "Look", _LOOK, "trace_command", "Print the traced graph of a model in the text form."),
     Command(
@@ -174,7 +174,7 @@ COMMANDS = (
         "Look",
         "ostinato.tools.audit.command",
         "audit_command",
-        "Every pointer and number that captured graphs and step tables were given, by name and line.",
+        "Every pointer and number that captured graphs and step tables were given, by name and line, and what of it does not hold.",
     ),
     Command(
         "diff",

@@ -1,21 +1,31 @@
 """`ostinato explain`: why nodes have their rows, values their layouts and addresses, the arena its bytes at the peak, and a device its mode.
 
-One bucket of a model is lowered, and planned where the question is about bytes. No weight is loaded; the target need not be here, but for a question about a
-mode, which is one about a device.
+One bucket of a model is lowered, and planned where the question is about bytes; of an artifact the program in it is asked. No weight is loaded; the target need
+not be here, but for a question about a mode, which is one about a device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from ostinato.compiler import Lowered, open_device
+from ostinato.backend_hip.target import named_target
+from ostinato.compiler import Lowered, Planned, open_device
 from ostinato.ir.checks import byte_count
+from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.explain import ExplainedNode
-from ostinato.runtime.explains import ModeAnswer, explain_mode
-from ostinato.runtime.options import settle_route
+from ostinato.ir.explain import ExplainedNode, explain
+from ostinato.ir.explain_layout import explain_layout
+from ostinato.ir.graph import Graph
+from ostinato.ir.target import Target
+from ostinato.planner.explain import explain_address, explain_peak
+from ostinato.planner.plan import ProgramPlan
+from ostinato.runtime.explains import explain_mode
+from ostinato.runtime.options import Route, settle_route
+from ostinato.saving.read import is_artifact, read_artifact
 from ostinato.tools.commands_passes import DimsOption, DisableOption, traced_bucket
 from ostinato.tools.completion import among
 from ostinato.tools.console import emit_json, output, progress
@@ -33,6 +43,7 @@ from ostinato.tools.options import (
     PrecisionOption,
     TargetOption,
     chosen_model,
+    refuse_unread,
 )
 from ostinato.tools.schemas import ExplainReport
 
@@ -40,9 +51,24 @@ __all__ = ["explain_command"]
 
 _ABOUT = "What is asked (default: why these rows)"
 _QUESTIONS = ("--layout", "--address", "--peak", "--mode")
+_OF_AN_ARTIFACT = {
+    "model",
+    "model_option",
+    "node",
+    "layout",
+    "address",
+    "peak",
+    "mode",
+    "device",
+    "capture",
+    "entry",
+    "as_json",
+}
+"""Parameters that are read where the program of an artifact is asked about."""
 
 
 def explain_command(
+    invocation: typer.Context,
     model: ModelArgument = None,
     node: Annotated[
         str,
@@ -112,46 +138,91 @@ def explain_command(
     Example: ostinato explain smollm2 layers.0.ffn --address
 
     Example: ostinato explain smollm2 --peak --dims N=512,R=1
+
+    Example: ostinato explain smollm2.ost layers.0 --entry "decode[R=1]"
     """
     name = chosen_model(model, model_option)
     asked = [
         option for option, given in zip(_QUESTIONS, (layout, address, peak, mode is not None), strict=True) if given
     ]
     _check(asked, node, device, capture, memory_limit, target)
+    question = asked[0] if asked else ""
+    if is_artifact(name):
+        refuse_unread(
+            invocation, f"{name} is an artifact", _OF_AN_ARTIFACT, "ask about the program in it, or about its model"
+        )
     limit = None if memory_limit is None else byte_count(memory_limit, "--memory-limit")
     route = None if mode is None else settle_route(open_device(device or "auto"), mode, capture=capture)
     with progress(as_json) as steps:
-        steps.begin(f"lowering {name}")
-        traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
-        chosen = chosen if route is None else route.device.target
-        lowered = traced.lower(chosen, dims=sizes, disable=disable or (), policy=policy)
-        report = ExplainReport(model=name, entry=lowered.name, target=chosen.name, nodes=())
-        if asked in ([], ["--layout"]):
-            report, text = _lowered(report, lowered, node, layout=layout)
+        steps.begin(f"reading {name}")
+        if is_artifact(name):
+            found = _of_artifact(name, entry)
         else:
+            traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
+            chosen = chosen if route is None else route.device.target
+            lowered = traced.lower(chosen, dims=sizes, disable=disable or (), policy=policy)
             steps.begin(f"planning {name}")
-            planned = lowered.plan(limit)
-            if address:
-                found = planned.explain_address(node)
-                report, text = report.model_copy(update={"addresses": found.values}), str(found)
-            elif peak:
-                answer = planned.explain_peak()
-                report, text = report.model_copy(update={"peak": answer}), str(answer)
-            else:
-                assert route is not None
-                how: ModeAnswer = explain_mode(
-                    planned.program,
-                    {lowered.name: lowered.decisions},
-                    device=route.device.name,
-                    mode=route.mode,
-                    reason=route.reason,
-                    capture=route.capture,
-                )
-                report, text = report.model_copy(update={"mode": how}), str(how)
+            found = _of_model(lowered, None if question in ("", "--layout") else lowered.plan(limit))
+        report, text = _answer(name, found, question, node, route)
     if as_json:
         emit_json(report)
     else:
         output().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """What is asked: graphs with their decisions by entry, the rows they are of, and where bytes are asked about the plan and the graphs it is of."""
+
+    graphs: Mapping[str, Graph]
+    decisions: Mapping[str, Mapping[str, Decision]]
+    target: Target
+    plan: ProgramPlan | None
+    planned: Mapping[str, Graph]
+
+
+def _of_model(lowered: Lowered, planned: Planned | None) -> _Explained:
+    graphs, decisions = {lowered.name: lowered.graph}, {lowered.name: lowered.decisions}
+    if planned is None:
+        return _Explained(graphs, decisions, lowered.target, None, {})
+    return _Explained(graphs, decisions, lowered.target, planned.program, {lowered.name: planned.graph})
+
+
+def _of_artifact(name: str, entry: str | None) -> _Explained:
+    found = read_artifact(name)
+    if entry is not None and entry not in found.plan.entries:
+        raise ConfigError(f"{name} has no entry {entry!r}", hint=f"entries: {', '.join(found.plan.entries)}")
+    entries = {key: plan for key, plan in found.plan.entries.items() if entry in (None, key)}
+    plan = found.plan.model_copy(update={"entries": entries})
+    graphs = {key: found.originals[key] for key in entries}
+    return _Explained(graphs, found.decisions, named_target(found.target), plan, found.graphs)
+
+
+def _answer(name: str, found: _Explained, question: str, node: str, route: Route | None) -> tuple[ExplainReport, str]:
+    """The answer to a question, as a report and as text."""
+    report = ExplainReport(model=name, entry=", ".join(found.graphs), target=found.target.name, nodes=())
+    if question == "--layout":
+        layouts = explain_layout(found.graphs, found.decisions, found.target, node)
+        return report.model_copy(update={"layouts": layouts.values}), str(layouts)
+    if found.plan is None or not question:
+        rows = explain(found.graphs, {key: found.decisions.get(key, {}) for key in found.graphs}, node)
+        return report.model_copy(update={"nodes": tuple(_explained(item) for item in rows.nodes)}), str(rows)
+    if question == "--address":
+        addresses = explain_address(found.plan, found.planned, node)
+        return report.model_copy(update={"addresses": addresses.values}), str(addresses)
+    if question == "--peak":
+        peaks = explain_peak(found.plan, found.planned)
+        return report.model_copy(update={"peak": peaks[0] if peaks else None}), "\n\n".join(map(str, peaks))
+    assert route is not None, "the question is one about a mode"
+    mode = explain_mode(
+        found.plan,
+        found.decisions,
+        device=route.device.name,
+        mode=route.mode,
+        reason=route.reason,
+        capture=route.capture,
+    )
+    return report.model_copy(update={"mode": mode}), str(mode)
 
 
 def _check(
@@ -176,15 +247,6 @@ def _check(
         raise ConfigError(f"{about} is about the whole entry", node=node, hint="leave the node out")
     if about not in ("--address", "--peak") and memory_limit is not None:
         raise ConfigError("--memory-limit says something of addresses and the peak alone", hint="leave it out")
-
-
-def _lowered(report: ExplainReport, lowered: Lowered, node: str, *, layout: bool) -> tuple[ExplainReport, str]:
-    """The answers that need no plan."""
-    if layout:
-        values = lowered.explain_layout(node)
-        return report.model_copy(update={"layouts": values.values}), str(values)
-    found = lowered.explain(node)
-    return report.model_copy(update={"nodes": tuple(_explained(item) for item in found.nodes)}), str(found)
 
 
 def _explained(item: ExplainedNode) -> ExplainReport.Node:

@@ -7,6 +7,17 @@ from typing import Annotated
 import typer
 
 from ostinato.compiler import compile as compile_model
+from ostinato.ir.errors import ConfigError
+from ostinato.runtime.forward import TextExecutable
+from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import (
+    ARTIFACT_OPTIONS,
+    HowToOpen,
+    RecompileOption,
+    TrustOption,
+    WeightsOption,
+    open_saved,
+)
 from ostinato.tools.bench import bench, show_bench
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
@@ -20,13 +31,19 @@ from ostinato.tools.options import (
     SeedOption,
     ThreadsOption,
     chosen_model,
+    refuse_unread,
 )
 from ostinato.tools.programs import LoadProgress
 
 __all__ = ["bench_command"]
 
 
+_SAVED = ARTIFACT_OPTIONS | {"model", "model_option", "tokens", "runs", "seed", "device", "threads", "as_json"}
+"""Parameters that an artifact reads."""
+
+
 def bench_command(
+    invocation: typer.Context,
     model: ModelArgument = None,
     model_option: ModelOption = None,
     tokens: Annotated[
@@ -39,6 +56,9 @@ def bench_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time prefill and decode, beside the read bandwidth measured in the same run.
@@ -46,19 +66,30 @@ def bench_command(
     Example: ostinato bench smollm2 --tokens 128 --threads 2
     """
     name = chosen_model(model, model_option)
+    how = HowToOpen(recompile, trust, weights)
+    how.check(name)
     with progress(as_json) as steps:
         steps.begin(f"loading {name}")
-        executable = compile_model(
-            name,
-            buckets={"B": [1], "T": [1, tokens]},
-            context=tokens + 1,
-            device=device,
-            precision=precision,
-            policy=policy,
-            memory_limit=memory_limit,
-            threads=threads,
-            progress=LoadProgress(steps),
-        )
+        loading = LoadProgress(steps)
+        if is_artifact(name):
+            refuse_unread(invocation, f"{name} is an artifact", _SAVED)
+            executable = open_saved(name, how, device=device, mode="auto", threads=threads, progress=loading).executable
+            if not isinstance(executable, TextExecutable):
+                raise ConfigError(
+                    f"{name} has no prefill and decode to time", hint="`ostinato profile` times any steps"
+                )
+        else:
+            executable = compile_model(
+                name,
+                buckets={"B": [1], "T": [1, tokens]},
+                context=tokens + 1,
+                device=device,
+                precision=precision,
+                policy=policy,
+                memory_limit=memory_limit,
+                threads=threads,
+                progress=loading,
+            )
         report = bench(executable, name, tokens=tokens, runs=runs, seed=seed, begin=steps.begin)
     if as_json:
         emit_json(report)

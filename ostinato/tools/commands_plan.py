@@ -12,6 +12,8 @@ from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.files import need_writable, write_text
 from ostinato.planner.saved import program_to_json
+from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import planned_program
 from ostinato.tools.completion import models_and
 from ostinato.tools.console import emit_json, milliseconds, output, progress
 from ostinato.tools.options import (
@@ -40,7 +42,8 @@ _PROBLEM = "For a placement problem (.csv)"
 _SHARED = frozenset(("model", "model_option", "write_to", "as_json"))
 _PROBLEM_OPTIONS = _SHARED | {"capacity", "seconds", "nodes", "threads", "seed", "solver", "picture"}
 _MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "policy", "target", "memory_limit", "saved", "problems"}
-"""Parameters that a placement problem reads, and those that a model reads."""
+_SAVED_OPTIONS = _SHARED | {"problems"}
+"""Parameters that a placement problem, a model and an artifact read."""
 
 
 def plan_command(
@@ -51,7 +54,7 @@ def plan_command(
             metavar="MODEL|PROBLEM.csv",
             show_default=False,
             autocompletion=models_and(".csv"),
-            help="A model (a directory, a .gguf file, smollm2, minilm), or a placement problem: "
+            help="A model (a directory, a .gguf file, smollm2, minilm), an artifact (.ost), or a placement problem: "
             "id,lower,upper,size[,alignment][,offset].",
         ),
     ] = None,
@@ -168,23 +171,29 @@ def plan_command(
         if not placed.fits:
             raise typer.Exit(EXIT_FAILED)
         return
-    refuse_unread(invocation, f"{name} is a model", _MODEL_OPTIONS)
+    stored = is_artifact(name)
+    refuse_unread(
+        invocation, f"{name} is {'an artifact' if stored else 'a model'}", _SAVED_OPTIONS if stored else _MODEL_OPTIONS
+    )
     limit = None if memory_limit is None else byte_count(memory_limit, "--memory-limit")
     if write_to is not None:
         need_writable(write_to)
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
-        program = plan_buckets(
-            load(name),
-            parse_shapes(shapes),
-            context=context,
-            precision=precision,
-            policy=policy,
-            target=target,
-            memory_limit=limit,
-            saved=saved,
-        )
+        if stored:
+            program = planned_program(name)
+        else:
+            program = plan_buckets(
+                load(name),
+                parse_shapes(shapes),
+                context=context,
+                precision=precision,
+                policy=policy,
+                target=target,
+                memory_limit=limit,
+                saved=saved,
+            )
     seconds_taken = time.perf_counter() - begin
     files = [] if problems is None else export_problems(program.plan, problems)
     if write_to is not None:
@@ -198,14 +207,15 @@ def plan_command(
         seconds=seconds_taken,
         files=tuple(files),
     )
-    emit_json(report) if as_json else _show(report, saved)
+    emit_json(report) if as_json else _show(report, Path(name) if stored else saved)
 
 
 def _show(report: PlanReport, saved: Path | None) -> None:
-    """The report for people."""
+    """The report for people; `saved` is the file that the plan is of."""
     show_entries(report.entries, output())
     show_regions(report.regions, output())
     done = "planned and proven" if saved is None else f"the plan of {saved} proven"
-    output().print(f"traced, lowered, {done} for {report.target} in {milliseconds(report.seconds)}", markup=False)
+    made = "" if report.model == str(saved) else "traced, lowered, "
+    output().print(f"{made}{done} for {report.target} in {milliseconds(report.seconds)}", markup=False)
     for file in report.files:
         output().print(f"wrote {file}", markup=False)

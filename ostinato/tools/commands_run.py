@@ -13,6 +13,15 @@ from ostinato.frontend.model import Model, load
 from ostinato.ir.errors import ConfigError
 from ostinato.llm import LLM
 from ostinato.runtime.sampling import SamplingParams
+from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import (
+    ARTIFACT_OPTIONS,
+    HowToOpen,
+    RecompileOption,
+    TrustOption,
+    WeightsOption,
+    kind_of,
+)
 from ostinato.tools.chat import Conversation, converse
 from ostinato.tools.console import emit_json, milliseconds, notice, output, progress, write_piece
 from ostinato.tools.embed import embed, show_embeddings
@@ -55,23 +64,12 @@ from ostinato.tools.sampling_options import (
 
 __all__ = ["run_command"]
 
+_COMPILE_OPTIONS = frozenset(("context", "capture", "precision", "policy", "memory_limit"))
+"""Parameters of `run` that say how a model is compiled, which an artifact is already."""
 _EMBED_OPTIONS = frozenset(
-    (
-        "model",
-        "model_option",
-        "prompt",
-        "prompt_file",
-        "device",
-        "mode",
-        "capture",
-        "precision",
-        "policy",
-        "memory_limit",
-        "threads",
-        "as_json",
-    )
-)
-"""Parameters of `run` that an encoder reads."""
+    ("model", "model_option", "prompt", "prompt_file", "device", "mode", "threads", "as_json", *ARTIFACT_OPTIONS)
+) | (_COMPILE_OPTIONS - {"context"})
+"""Those that an encoder reads."""
 
 
 def run_command(
@@ -115,6 +113,9 @@ def run_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Complete a prompt, answer it or converse with --chat; text is printed as it is made. An encoder prints the embedding, or how alike prompts are.
@@ -123,6 +124,8 @@ def run_command(
 
     Example: ostinato run smollm2 --chat --system "Answer in one sentence."
 
+    Example: ostinato run smollm2.ost --prompt "The capital of France is"
+
     Example: ostinato run minilm --prompt "A cat." --prompt "A kitten." --prompt "A bill."
     """
     name = chosen_model(model, model_option)
@@ -130,7 +133,9 @@ def run_command(
     _check_together(chat=chat, interactive=interactive, system=system, logprobs=logprobs, as_json=as_json)
     texts = [] if interactive else read_prompts(prompt, prompt_file)
     begin = time.perf_counter()
-    opened = load(name)
+    how = HowToOpen(recompile, trust, weights)
+    how.check(name)
+    opened = None if is_artifact(name) else load(name)
     placed: dict[str, Any] = {
         "device": device,
         "mode": mode,
@@ -140,9 +145,13 @@ def run_command(
         "memory_limit": memory_limit,
         "threads": threads,
     }
-    if opened.family.encoder is not None:
+    if opened is None:
+        refuse_unread(
+            invocation, f"{name} is an artifact", {p.name or "" for p in invocation.command.params} - _COMPILE_OPTIONS
+        )
+    if _is_encoder(name, opened):
         refuse_unread(invocation, f"{name} is an encoder", _EMBED_OPTIONS)
-        _run_encoder(opened, name, texts, placed, as_json)
+        _run_encoder(opened, name, texts, placed, how, as_json)
         return
     given = {
         "max_tokens": max_tokens,
@@ -160,11 +169,17 @@ def run_command(
         "logprobs": logprobs,
         "seed": seed,
     }
-    params = sampling_params(opened, given, CONVERSATION_TOKENS if interactive else COMPLETION_TOKENS)
+    tokens = CONVERSATION_TOKENS if interactive else COMPLETION_TOKENS
+    params = None if opened is None else sampling_params(opened, given, tokens)  # before anything is compiled
     text = "" if interactive else only_prompt(texts)
     with progress(as_json) as steps:
-        steps.begin("compiling")
-        llm = LLM(opened, max_num_seqs=1, context=context, progress=LoadProgress(steps), **placed)
+        if opened is None:
+            steps.begin("loading")
+            llm = LLM.load(name, mode=mode, progress=LoadProgress(steps), **how.options(device, threads))
+        else:
+            steps.begin("compiling")
+            llm = LLM(opened, max_num_seqs=1, context=context, progress=LoadProgress(steps), **placed)
+    params = sampling_params(llm.model, given, tokens) if params is None else params
     load_seconds = time.perf_counter() - begin
     if interactive:
         notice(f"{name}, loaded in {milliseconds(load_seconds)}; {how_it_runs(llm.executable, mode)}")
@@ -172,6 +187,19 @@ def run_command(
         return
     ids = llm.chat_prompt(messages_of(text, system)) if chat else llm.tokenize(text)
     _complete(llm, name, text, ids, params, load_seconds, mode, as_json)
+
+
+def _is_encoder(name: str, model: Model | None) -> bool:
+    """Whether it embeds; None is an artifact. Raises `ConfigError` for one that does not take texts."""
+    if model is not None:
+        return model.family.encoder is not None
+    kind = kind_of(name)
+    if kind not in ("llm", "embedder"):
+        raise ConfigError(
+            f"{name} was compiled for calls from Python, not for texts",
+            hint="`ostinato compile MODEL --output FILE.ost`, without --shapes, writes what run takes",
+        )
+    return kind == "embedder"
 
 
 def _check_together(*, chat: bool, interactive: bool, system: str | None, logprobs: int | None, as_json: bool) -> None:
@@ -215,11 +243,18 @@ def _complete(
     )
 
 
-def _run_encoder(model: Model, name: str, texts: list[str], placed: dict[str, Any], as_json: bool) -> None:
+def _run_encoder(
+    model: Model | None, name: str, texts: list[str], placed: dict[str, Any], how: HowToOpen, as_json: bool
+) -> None:
     begin = time.perf_counter()
     with progress(as_json) as steps:
-        steps.begin("compiling")
-        embedder = Embedder(model, progress=LoadProgress(steps), **placed)
+        if model is None:
+            steps.begin("loading")
+            options = how.options(placed["device"], placed["threads"])
+            embedder = Embedder.load(name, mode=placed["mode"], progress=LoadProgress(steps), **options)
+        else:
+            steps.begin("compiling")
+            embedder = Embedder(model, progress=LoadProgress(steps), **placed)
     report = embed(embedder, name, texts, time.perf_counter() - begin)
     if as_json:
         emit_json(report)

@@ -60,7 +60,7 @@ ModelArgument = Annotated[
         metavar="MODEL",
         show_default=False,
         autocompletion=complete_model,
-        help="A Hugging Face directory, a .gguf file, or the name of an installed model package (smollm2, minilm).",
+        help="A Hugging Face directory, a .gguf file, the name of an installed model package (smollm2, minilm), or (where it is run) an artifact (.ost).",
     ),
 ]
 ModelOption = Annotated[

@@ -358,7 +358,8 @@ class PlacementReport(Report):
 
 
 class CompileReport(Report):
-    """`ostinato compile`: what the compiled program is (`regions` as in `plan`) and which files `--dump` wrote."""
+    """`ostinato compile`: what the compiled program is (`regions` as in `plan`) and which files `--dump` and `--output` wrote. `stale`
+    is what was not as it was of an artifact that was compiled again."""
 
     kind: Literal["compile"] = "compile"
     model: str
@@ -368,6 +369,7 @@ class CompileReport(Report):
     regions: Mapping[str, int]
     seconds: float
     files: tuple[str, ...]
+    stale: tuple[str, ...] = ()
 
 
 class BenchReport(Report):

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,7 @@ def written(folder: Path, subject: Subject, **settings: Any) -> Path:
 def measured(plan: EntryPlan) -> Profile:
     """Times that nobody measured: step i takes i + 1 microseconds."""
     steps = tuple(
-        StepTime(
-            at, step.node, "op", step.kernel, step.kind.value, (at + 1) * 1e-6, 4096, 4096, 1_000, (at + 1) * 9e-7
-        )
+        StepTime(at, step.node, "op", step.kernel, step.kind.value, (at + 1) * 1e-6, 4096, 4096, 1_000, (at + 1) * 9e-7)
         for at, step in enumerate(plan.steps)
     )
     return Profile(plan.name, plan.device, "planned", steps, 7, 0.0012, method="by counting", notes=("made up",))
@@ -112,6 +111,19 @@ def test_a_profile_gives_times_shares_and_what_bounds_a_step(
     assert page.evaluate("ostinato.bus.selection.node") == plan.steps[last].node
     page.get_by_role("radio", name="layers", exact=True).click()
     assert page.locator("[data-panel=timeline] .grid-body .grid-row").count() == LAYERS + 1
+
+
+def test_lanes_stand_below_one_another(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+    plan, program = entry_of(subjects[0]), program_of(subjects[0])
+    steps = tuple(replace(step, lane=at % 3) for at, step in enumerate(plan.steps))
+    lanes = plan.model_copy(update={"steps": steps})
+    (entry,) = subjects[0].entries
+    subject = replace(subjects[0], entries=(replace(entry, plan=lanes),), plan=program)
+    page = opened(written(tmp_path, subject))
+    show(page, "Timeline")
+    assert page.evaluate(f"{panel('timeline')}.lanes") == ["host:0 0", "host:0 1", "host:0 2"]
+    assert page.evaluate(f"{panel('timeline')}.lane") == [at % 3 for at in range(len(steps))]
+    assert page.locator(".lanes canvas").bounding_box()["height"] > 3 * 46
 
 
 def test_every_value_has_its_address(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:

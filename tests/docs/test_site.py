@@ -25,6 +25,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert set(named) == pages | ADDED
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
         pytest.skip("needs mkdocs-material (extra `docs`); `make docs` builds the site in CI")

@@ -46,7 +46,7 @@ def test_a_graph_whose_memory_is_elsewhere_now_is_not_the_plan(ready: ost.TextEx
     assert isinstance(runner, CapturedRunner)
     regions = ready.regions.bind((), gpu.allocate(ready.memory.arena).address)
     report = audit_entry(ready.program, name, gpu, regions, runner.loaded.resolved, runner.steps.segments)
-    assert {finding.kind for finding in report.findings} == {"not the plan"}
+    assert {finding.kind for finding in report.findings} == {"moved", "not the plan"}
     assert any("rule 5" in finding.message for finding in report.findings)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 import ostinato as ost
@@ -10,14 +13,18 @@ from ostinato.backend_hip.runtime_faults import FAULTS, doubt_of, faults_of, ver
 from ostinato.runtime.captured import CapturedRunner, CapturedSteps, Segment
 from ostinato.runtime.replay_gate import REPLAYS
 from tests.frontend.small_families import small_model
-from tests.hip.test_modes import IDS, compiled
 
+IDS = np.array([[5, 9, 2, 77]], np.int32)
 DOUBT = "ROCm 7.2.0 on gfx1100: replays are planted to be wrong"
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> ost.Model:
     return small_model("llama", tmp_path_factory.mktemp("llama"), 5)
+
+
+def compiled(model: ost.Model, device: HipDevice, mode: str = "auto", **options: Any) -> ost.TextExecutable:
+    return ost.compile(model, buckets={"B": [1], "T": [4]}, context=16, device=device, mode=mode, **options)
 
 
 @pytest.fixture

@@ -166,3 +166,17 @@ def test_torch_is_not_imported_for_other_arrays() -> None:
 
 def test_no_dtype_of_arrays_is_left_out() -> None:
     assert len(DTYPES) == sum(not dtype.is_block for dtype in DType)
+
+
+def test_a_bound_tensor_whose_storage_was_given_back_is_refused(tiny: ost.TextExecutable) -> None:
+    name, plan = next(iter(tiny.entries.items()))
+    count = next(binding for binding in plan.inputs if binding.name == "token_count")
+    tensor = torch.ones(count.type.static_shape, dtype=torch.int32)
+    bound = tiny.bind(entry=name, inputs={"token_count": tensor})
+    bound.run()
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(ost.AddressChanged, match="token_count: bound at 0x") as caught:
+        bound.run()
+    assert caught.value.kind == "freed"
+    (finding,) = bound.audit().findings
+    assert (finding.kind, finding.name) == ("freed", "token_count")

@@ -15,6 +15,7 @@ import ostinato as ost
 from ostinato.frontend.trace import GraphBuilder
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.executable import Executable
+from ostinato.tools.bench import bench
 from ostinato.tools.compare.probe import Probe, bits_equal
 from ostinato.tools.compare.workload import make_workload
 from tests.frontend.make_encoders import write_encoder
@@ -24,6 +25,12 @@ from tests.training.tiny import batch, checkpoint, make
 IDS = np.array([[5, 9, 2], [12, 3, 77]], np.int32)
 MODES = ("reference", "eager", "planned", "guarded")
 LAYERS = "layers.*"
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model: ost.Model) -> ost.TextExecutable:
+    """One for all tests: a session leaves it as it was."""
+    return ost.compile(tiny_model, buckets={"B": [2], "T": [4]}, context=16, threads=1)
 
 
 def facts(executable: Executable) -> tuple[Any, ...]:
@@ -79,7 +86,7 @@ def test_a_run_makes_as_many_launches_before_and_after_a_session(tiny: ost.TextE
 
 
 def test_values_are_those_that_an_observer_sees(tiny: ost.TextExecutable) -> None:
-    call = make_workload(tiny, tokens=20, seed=3)[0]
+    call = make_workload(tiny, tokens=8, seed=3)[0]
     with ost.TraceSession(tiny, ["layers"]) as session:
         tiny.run(call.entry, call.inputs)
     seen = Probe(tiny, "planned").run(call.entry, call.inputs)
@@ -247,6 +254,62 @@ def test_without_fusion_it_is_there_and_the_session_says_what_changed(tiny: ost.
     assert "may differ in their last bits" in str(session)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * expected.std())
     assert bits_equal(tiny(IDS)["logits"], expected), "the caches that the traced run wrote are those of the executable"
+
+
+def test_what_an_unfused_run_left_in_the_caches_is_not_taken_for_the_ordinary_programs(tiny_model: ost.Model) -> None:
+    llm = ost.LLM(tiny_model, max_num_seqs=1, context=32, threads=1)
+    prompt, greedy = [list(range(1, 20))], ost.SamplingParams(temperature=0.0, max_tokens=2)
+
+    def cached() -> int:
+        return llm.generate(prompt, greedy)[0].num_cached_tokens
+
+    assert cached() == 0
+    assert cached() > 0
+    with ost.TraceSession(llm, results_of=[LAYERS]):
+        assert cached() > 0
+    assert cached() > 0, "the bits of a traced run are the ordinary ones"
+    with ost.TraceSession(llm, ["layers.0.attn.v"], unfused=True):
+        cached()
+    assert cached() == 0
+
+
+def test_values_that_are_computed_again_for_a_limit_of_memory_are_traced_once(tiny_model: ost.Model) -> None:
+    options: dict[str, Any] = {"buckets": {"B": [2], "T": [4]}, "context": 16, "threads": 1}
+    arena = ost.compile(tiny_model, **options).memory.arena
+    limited = ost.compile(tiny_model, **options, memory_limit=arena)
+    expected = limited(IDS)["logits"]
+    with ost.TraceSession(limited, results_of=[LAYERS]) as session:
+        assert bits_equal(limited(IDS)["logits"], expected)
+    assert len(session.values) == 2
+    assert not any("memory_limit" in plan.options for plan in session.plan.entries.values())
+
+
+def test_a_loaded_artifact_is_traced_as_it_was_lowered(tiny: ost.TextExecutable, tmp_path: Path) -> None:
+    path = tmp_path / "model.ost"
+    tiny.save(path)
+    loaded = ost.load_executable(path)
+    assert isinstance(loaded, ost.TextExecutable)
+    with ost.TraceSession(loaded, results_of=[LAYERS]) as session:
+        found = loaded(IDS)["logits"]
+    assert bits_equal(found, tiny(IDS)["logits"])
+    assert len(session.values) == 2
+    with pytest.raises(ost.ConfigError, match="loaded as it was lowered"):
+        ost.TraceSession(loaded, ["layers.0.attn.v"], unfused=True)
+
+
+def test_a_traced_run_is_excluded_from_timing(tiny: ost.TextExecutable) -> None:
+    with ost.TraceSession(tiny, results_of=[LAYERS]) as session:
+        for measured in (
+            tiny.profile,
+            lambda: bench(tiny, "tiny", tokens=4, runs=1, seed=1, begin=lambda what: None),
+        ):
+            with pytest.raises(ost.LifecycleError, match="is being traced"):
+                measured()
+        tiny.clone("eager")(IDS)  # what is compared are clones, and those are not traced
+        tiny.warm_up()
+        assert tiny.captures() == []
+    assert not session.steps
+    assert "not for timing" in str(session)
 
 
 def test_a_value_that_no_pass_would_swallow_changes_nothing(tiny: ost.TextExecutable) -> None:

@@ -112,7 +112,7 @@ def test_breakeven_as_json_and_for_people(ostinato: Run, tiny: Path) -> None:
         assert [set(mode.parts) for mode in entry.modes] == [{"prepare"}, {"plan", "table"}]
         (step,) = entry.steps
         assert (step.mode, step.against) == ("planned", "eager")
-        assert step.once_seconds == entry.modes[1].once_seconds
+        assert step.once_seconds == entry.modes[1].once_seconds - entry.modes[0].once_seconds
         assert step.gain_low_seconds <= step.gain_seconds <= step.gain_high_seconds
         assert (step.replays is None) == step.verdict.startswith(NO_GAIN)
     shown = ostinato("breakeven", tiny, *SHAPES, "--runs", "8", "--entry", "prefill[N=1,R=1]")
@@ -174,10 +174,15 @@ def test_breakeven_of_what_is_no_executable_and_of_too_few_runs(executable: ost.
         ost.breakeven(executable, "x")
 
 
+ONCE = (0.5, 1.5, 1.0)
+"""Seconds of each mode's own parts."""
+
+
 def modes(*seconds: list[float]) -> Any:
     names = ("eager", "planned", "captured")
     return [
-        breaking._Mode(name, {"once": 1.0}, lambda: 0.0, list(runs)) for name, runs in zip(names, seconds, strict=False)
+        breaking._Mode(name, {"once": once}, lambda: 0.0, list(runs))
+        for name, once, runs in zip(names, ONCE, seconds, strict=False)
     ]
 
 
@@ -187,7 +192,11 @@ RUNS = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28, 0.30, 0.30, 0.31, 0.30]
 @pytest.mark.parametrize(
     ("planned", "replays", "verdict"),
     [
-        ([run - 0.1 for run in RUNS], 10, "planned pays from run 10 on: 1.00 s once, 100 ms less a run than eager"),
+        (
+            [run - 0.1 for run in RUNS],
+            10,
+            "planned pays from run 10 on: 1.00 s more once, 100 ms less a run than eager",
+        ),
         ([run - 5.0 for run in RUNS], 1, "planned pays from run 1 on"),
         (list(reversed(RUNS)), None, "differ by less than"),
         ([run + 0.1 for run in RUNS], None, "planned takes 100 ms more a run than eager"),
@@ -200,11 +209,17 @@ def test_verdicts(planned: list[float], replays: int | None, verdict: str) -> No
     assert found.verdict.startswith(NO_GAIN) == (replays is None)
 
 
-def test_what_is_done_once_adds_up_over_the_modes_between() -> None:
+def test_a_captured_graph_needs_the_table_that_it_is_made_of() -> None:
     made = modes(RUNS, RUNS, [run - 0.1 for run in RUNS])
     assert breaking._compared(made, 2, 1).once_seconds == 1.0
     assert breaking._compared(made, 2, 0).once_seconds == 2.0
     assert breaking._compared(made, 2, 0).replays == 20
+
+
+def test_what_takes_less_before_the_first_run_too_pays_at_once() -> None:
+    made = modes(RUNS, [run - 0.1 for run in RUNS])
+    made[0].parts["once"] = 9.0
+    assert breaking._compared(made, 1, 0).replays == 1
 
 
 def test_the_interval_of_a_median_holds_it_as_often_as_it_says(rng: np.random.Generator) -> None:

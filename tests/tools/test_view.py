@@ -14,7 +14,9 @@ import pytest
 
 import ostinato as ost
 from ostinato.compiler import Lowered
+from ostinato.frontend.fresh import new_model
 from ostinato.frontend.trace import GraphBuilder, Tensor
+from ostinato.frontend.training import TrainingShape
 from ostinato.ir.graph import Graph
 from ostinato.ir.opdef import Attr
 from ostinato.ir.text import format_name
@@ -27,6 +29,7 @@ from ostinato.tools.view.arena import ArenaMap, Tenant, arena_to_svg, map_of_pla
 from ostinato.tools.view.dot import graph_to_dot, render
 from ostinato.tools.view.repeats import Repeat, find_repeats
 from ostinato.tools.view.subjects import Viewable
+from ostinato.training import Recipe, plan_training
 
 SVG = "{http://www.w3.org/2000/svg}"
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz' dot")
@@ -199,7 +202,7 @@ def test_view_refuses_what_it_cannot_draw(lowered: Lowered, tmp_path: Path) -> N
             ost.view(subject, tmp_path)  # type: ignore[arg-type]
     for options in ({"title": "t"}, {"before": lowered}):
         with pytest.raises(ost.ConfigError, match=f"pictures have no {next(iter(options))}"):
-            ost.view(lowered, tmp_path, **options)  # type: ignore[arg-type]
+            ost.view(lowered, tmp_path, **options)
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(ost.ConfigError, match="cannot be written"):
@@ -276,6 +279,53 @@ def test_every_stage_and_what_runs_it_has_a_report(tmp_path: Path) -> None:
     with pytest.raises(ost.OstinatoError):
         ost.view(tmp_path / "bad.ost", tmp_path / "bad.html")
     assert not (tmp_path / "bad.html").exists()
+
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 64,
+}
+
+
+def test_training_and_what_holds_an_executable_have_reports(tmp_path: Path) -> None:
+    model = new_model(tmp_path / "tiny", TINY, seed=1)
+    planned = plan_training(model, Recipe(TrainingShape(1, 8)))
+    step = ost.train_step(model, batch=(1, 8), device="cpu")
+    llm = ost.LLM(tmp_path / "tiny", max_num_seqs=1, device="cpu")
+    subjects: tuple[Viewable, ...] = (planned.step, planned, step, llm)
+    for number, subject in enumerate(subjects):
+        ost.view(subject, tmp_path / f"{number}.html")
+        data = report_of(tmp_path / f"{number}.html")
+        assert data["title"] == "tiny"
+        assert bool(data["memory"]) == (subject is not planned.step)
+    changed = plan_training(model, Recipe(TrainingShape(1, 8), ost.SGD(lr=0.1)))
+    ost.view(changed, tmp_path / "diff.html", before=planned)
+    diff = report_of(tmp_path / "diff.html")["diff"]
+    assert [entry["name"] for entry in diff["entries"]] == ["train"]
+
+
+def test_view_command_shows_the_step_of_a_training_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = ", ".join(f"{key} = {json.dumps(value)}" for key, value in TINY.items())
+    (tmp_path / "text.txt").write_text("a text to learn from, again and again")
+    (tmp_path / "run.toml").write_text(
+        f'[model.new]\nconfig = {{ {config} }}\n[data]\nfiles = ["text.txt"]\nbatch = 1\nsequence = 8\n[train]\nsteps = 1\nfolder = "run"\n'
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["view", "run.toml", "--before", "run.toml", "--json"])
+    assert stop.value.code == 0
+    (entry,) = ViewReport.model_validate(json.loads(capsys.readouterr().out), strict=False).entries
+    assert (entry.name, entry.files) == ("train", ("report.html",))
+    data = report_of(tmp_path / "report.html")
+    assert (data["title"], data["entries"][0]["name"]) == ("run.toml", "train")
+    assert data["diff"]["entries"][0]["graph"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run.toml", "text.txt"]
 
 
 def test_view_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

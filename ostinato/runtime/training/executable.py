@@ -316,7 +316,7 @@ class TrainExecutable(Executable):
     @property
     def submissions(self) -> int:
         """Native calls that submit one step, in the modes "planned" and "captured": 1, and 1 more for every place where somebody watches a gradient."""
-        runner = self.runner(TRAIN)
+        runner = self.own_runner(TRAIN)
         return getattr(runner, "submissions", 0)
 
     @property
@@ -332,7 +332,7 @@ class TrainExecutable(Executable):
     def addresses(self) -> AddressTable:
         """Where every activation, gradient, parameter and state of the step lies. Raises `ConfigError` in the modes "eager" and "reference", which place each
         value anew."""
-        runner = self.runner(TRAIN)
+        runner = self.own_runner(TRAIN)
         if not isinstance(runner, PlannedRunner):
             raise ConfigError(f'mode "{self.mode}" has no planned addresses', hint='use mode="planned"')
         return addresses_of(self.program.plan, self.plan, runner.loaded.resolved)

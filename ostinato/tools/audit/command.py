@@ -10,6 +10,16 @@ from rich.console import Console
 
 from ostinato.frontend.model import load
 from ostinato.runtime.audit import AuditedPointer, AuditReport
+from ostinato.runtime.executable import Executable
+from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import (
+    ARTIFACT_OPTIONS,
+    HowToOpen,
+    RecompileOption,
+    TrustOption,
+    WeightsOption,
+    open_saved,
+)
 from ostinato.tools.audit.report import AddressAuditReport, AuditedEntry
 from ostinato.tools.console import emit_json, many, output, progress, size, table
 from ostinato.tools.options import (
@@ -27,6 +37,7 @@ from ostinato.tools.options import (
     ThreadsOption,
     chosen_model,
     parse_shapes,
+    refuse_unread,
 )
 from ostinato.tools.programs import LoadProgress, compile_model
 
@@ -35,7 +46,12 @@ __all__ = ["audit_command", "show_audit"]
 _ROWS = 24
 
 
+_SAVED = ARTIFACT_OPTIONS | {"model", "model_option", "device", "mode", "threads", "every", "as_json"}
+"""Parameters that an artifact reads."""
+
+
 def audit_command(
+    invocation: typer.Context,
     model: ModelArgument = None,
     model_option: ModelOption = None,
     shapes: Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=1,128.")] = "B=1,T=16",
@@ -50,28 +66,40 @@ def audit_command(
     every: Annotated[
         bool, typer.Option("--all", help=f"Show every pointer, not the first {_ROWS} of an entry.")
     ] = False,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Every pointer and number that the captured graphs of a model, or its step tables, were given, by name and line, and what of it does not hold.
+    """Every pointer and number that captured graphs and step tables were given, by name and line, and what of it does not hold.
 
     Example: ostinato audit smollm2 --shapes B=1,T=16 --json
     """
     name = chosen_model(model, model_option)
+    how = HowToOpen(recompile, trust, weights)
+    how.check(name)
     with progress(as_json) as steps:
         steps.begin(f"compiling {name}")
-        executable = compile_model(
-            load(name),
-            logits=logits,
-            context=context,
-            buckets=parse_shapes(shapes),
-            device=device,
-            mode=mode,
-            capture=capture,
-            precision=precision,
-            policy=policy,
-            threads=threads,
-            progress=LoadProgress(steps),
-        )
+        executable: Executable
+        if is_artifact(name):
+            refuse_unread(invocation, f"{name} is an artifact", _SAVED)
+            loading = LoadProgress(steps)
+            opened = open_saved(name, how, device=device, mode=mode, threads=threads, progress=loading)
+            executable = opened.executable
+        else:
+            executable = compile_model(
+                load(name),
+                logits=logits,
+                context=context,
+                buckets=parse_shapes(shapes),
+                device=device,
+                mode=mode,
+                capture=capture,
+                precision=precision,
+                policy=policy,
+                threads=threads,
+                progress=LoadProgress(steps),
+            )
         steps.begin("auditing")
         found = [executable.audit(entry) for entry in executable.entries]
     report = AddressAuditReport(

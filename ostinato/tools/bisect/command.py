@@ -9,7 +9,6 @@ import typer
 
 from ostinato.tools.bisect.search import bisect
 from ostinato.tools.bisect.show import show_bisection
-from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
@@ -26,6 +25,7 @@ from ostinato.tools.options import (
     chosen_model,
     parse_shapes,
 )
+from ostinato.tools.repro.extension import extended
 
 __all__ = ["ExtensionOption", "bisect_command"]
 
@@ -77,8 +77,7 @@ def bisect_command(
     Example: ostinato bisect smollm2 --left eager --right disable=fuse_qkv --output repro/
     """
     name = chosen_model(model, model_option)
-    kept = named_function(extension)() if extension else None  # what was added stays as long as this is held
-    with progress(as_json) as steps:
+    with extended(extension), progress(as_json) as steps:
         steps.begin(f"loading {name}")
         report = bisect(
             name,
@@ -94,7 +93,6 @@ def bisect_command(
             extension=extension,
             report_progress=steps.begin,
         )
-    del kept
     emit_json(report) if as_json else show_bisection(report, output())
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)

@@ -68,7 +68,7 @@ class Culprits:
         if culprits:
             return tuple(culprits), first
         seen = Seen("", 0)
-        if self._right.mode in _PLANNED:
+        if self._right.mode != "reference":  # eager runs the same rows
             self._told("walking the steps")
             seen = walked(self._right.executable, self._work)
         named = self._first(self._questions(seen), seen)
@@ -79,10 +79,10 @@ class Culprits:
         ask = self._without
         planned = self._right.mode in _PLANNED
         places: list[_Question] = [ask.bytes, ask.in_place, ask.early] if planned else []
-        if seen.spoilt is not None:
+        if seen.spoilt is not None and planned:
             return [*places, ask.rows, ask.passes]
         if seen.wrong is not None:
-            return [ask.in_place, ask.rows, ask.passes, ask.bytes, ask.early]
+            return [*places[1:2], ask.rows, ask.passes, *places[:1], *places[2:]]
         return [*self._captured(), *places, ask.passes, ask.rows]
 
     def _captured(self) -> list[_Question]:

@@ -60,9 +60,9 @@ def bisect(
     """Says what makes `right` differ from `left`, which is taken to be right, and writes what reproduces it.
 
     The sides are modes, settings or artifacts as `ost.compare` takes them, on top of `base`, or executables, of which the right one itself is looked at: its
-    state is reset. The left one may be a function of yours as `ost.compare` takes it. `buckets`, `context`, `tokens` (of the longest sequence) and `seed` make the work, or `work` is it. Each side runs `runs` times, to see
-    whether it repeats itself. `output` is a folder for the repro bundle, which must not exist; `extension` names the function that adds your rows and operators
-    ("module:function"), for who runs the bundle.
+    state is reset. The left one may be a function of yours as `ost.compare` takes it. `buckets`, `context`, `tokens` (of the longest sequence) and `seed`
+    make the work, or `work` is it. Each side runs `runs` times, to see whether it repeats itself. `output` is a folder for the repro bundle, which must not
+    exist; `extension` names the function that adds your rows and operators ("module:function"), for who runs the bundle.
 
     Raises `ConfigError` for sides, sizes and places that cannot be used, and what compiling and the left side raise.
     """
@@ -206,12 +206,11 @@ class _Opening:
         if isinstance(given, Executable):
             return Subject(f"{what} ({given.mode})", given)
         side = parse_side(given, self._base) if isinstance(given, str) else given
+        if callable(side) or (isinstance(side, Side) and side.function is not None):
+            hint = "give it as the left side"
+            raise ConfigError(f"{what} is a function, in which nothing can be looked for", hint=hint)
         if not isinstance(side, Side):
             raise ConfigError(f"{what} is {given!r}", hint='give a side, like "eager" or "levels.linear=readable"')
-        if side.function is not None:
-            raise ConfigError(
-                f"{what} is a function, in which nothing can be looked for", hint="give it as the left side"
-            )
         return Subject(side.name, self._opened().open(side), side, self._opened())
 
     def left(self, given: Any, right: Subject, work: Sequence[WorkStep], case: Case | None) -> Subject:

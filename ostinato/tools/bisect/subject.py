@@ -32,7 +32,8 @@ Outputs = tuple[Array, ...]
 class Subject:
     """One side. `executable` is the one to look at; `side` and `sides` say how it was made, where it was made here, so that it can be made otherwise.
 
-    A side may be answers alone, a function of the caller's: then `executable` stands for it where nodes are looked at, in mode "reference" of the other's program.
+    A side may be answers alone, a function of the caller's: then `executable` stands for it where nodes are looked at, in mode "reference" of the other's
+    program.
     """
 
     name: str

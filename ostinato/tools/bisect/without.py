@@ -150,8 +150,11 @@ class Without:
         del seen
         decisions, own, truncated = passes_of(self.right)
         entry, node = self._pass_node()
-        count = first(len(own), lambda k: self._asked_loosely(f"the first {k} passes of yours", lambda: truncated(k)))
-        if own and count:
+        count = 0
+        if own:
+            what = "the first {} passes of yours"
+            count = first(len(own), lambda k: self._asked_loosely(what.format(k), lambda: truncated(k))) or 0
+        if count:
             name = own[count - 1]
             text = f"pass {name} changes what the graph computes"
             evidence = [

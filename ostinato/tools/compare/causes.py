@@ -12,11 +12,12 @@ from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
 from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
 from ostinato.tools.compare.sides import Side, Sides
+from ostinato.tools.compare.summary import places_anew
 from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.schemas_compare import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 
-__all__ = ["TABLE_BUDGET", "Causes", "affordable", "places_anew"]
+__all__ = ["TABLE_BUDGET", "Causes", "affordable"]
 
 TABLE_BUDGET = 800_000_000
 """Weights times steps that a table of operators is made for: numpy takes a second for some hundred million."""
@@ -147,11 +148,6 @@ class Causes:
 def _submitted(side: Side) -> Side:
     """The side with its steps submitted one by one."""
     return replace(side, mode="planned", capture=None) if side.mode in ("auto", "captured") else side
-
-
-def places_anew(ran: Ran) -> bool:
-    """Whether a side has no plan of its own to walk: what is found is said of one that has, where there is one."""
-    return ran.executable is not None and ran.executable.mode == "eager"
 
 
 def _captured(found: Divergence, side: str, left: bool) -> Cause:

@@ -12,7 +12,6 @@ same operands as its reference; the place where NaN began; and the node that doe
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -26,30 +25,28 @@ from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
-from ostinato.passes.policy import Policy, named_policy
+from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import packed, sides_of
-from ostinato.tools.compare.causes import Causes, affordable, places_anew
+from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.processes import Again, run_processes
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
 from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
+from ostinato.tools.compare.summary import programs_of, side_report, timing_of
 from ostinato.tools.compare.training import compare_training
 from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
 from ostinato.tools.compare.workload import TEXTS, Case, Room, WorkStep, make_cases, room_of, steps_of
-from ostinato.tools.programs import device_of, precision_of
+from ostinato.tools.programs import precision_of
 from ostinato.tools.schemas_compare import (
-    BreakEven,
     CompareReport,
     Mismatch,
-    ModeTiming,
     PairVerdict,
     ProcessDigest,
-    SideReport,
 )
 
 __all__ = ["compare"]
@@ -157,7 +154,7 @@ def compare(
             causes.unrepeatable(item, replays, item.run.unrepeated.step + 1)
         if item.native and not np.isfinite(item.run.answers.values).all():
             causes.examine(item, _first_not_finite(item) + 1)
-    tables = tuple(causes.table(item) for item in _programs(ran)) if operators else ()
+    tables = tuple(causes.table(item) for item in programs_of(ran)) if operators else ()
     known = {item.name: item.run.answers.digest for item in ran if item.native}
     checked: tuple[ProcessDigest, ...] = ()
     if processes:
@@ -180,12 +177,10 @@ def compare(
             },
         )
         checked = run_processes(again, [item.side for item in ran if item.native], base, known, processes, said)
-    shown = tuple(_side_report(item, ran, cases) for item in ran)
+    shown = tuple(side_report(item, ran, item.run.answers.digest, _apart(item, cases)) for item in ran)
     steps = max(len(set(item.run.answers.steps)) for item in ran)
     return CompareReport(
-        ok=all(pair.ok for pair in pairs)
-        and all(side.repeats for side in shown)
-        and all(item.equal for item in checked),
+        ok=holds(pairs, shown, causes.found) and all(item.equal for item in checked),
         model=name,
         modes=tuple(side.name for side in asked),
         steps=steps,
@@ -193,10 +188,7 @@ def compare(
         poison=poison,
         seed=seed,
         pairs=pairs,
-        timings=tuple(
-            ModeTiming(mode=side.name, seconds=side.seconds, runs=len(item.run.seconds), repeats=side.repeats)
-            for side, item in zip(shown, ran, strict=True)
-        ),
+        timings=tuple(map(timing_of, ran)),
         tokens=longest,
         cases=tuple(case.name for case in cases),
         sides=shown,
@@ -325,56 +317,15 @@ def _pairs(
     return tuple(found)
 
 
-def _programs(ran: Sequence[Ran]) -> list[Ran]:
-    """A side of each program, in order: one that runs its plan, where there is one."""
-    found: dict[str, Ran] = {}
-    for item in ran:
-        known = found.get(item.identity)
-        if item.native and (known is None or (places_anew(known) and not places_anew(item))):
-            found[item.identity] = item
-    return list(found.values())
-
-
 def _first_not_finite(ran: Ran) -> int:
     """The first step whose answer is not finite."""
     bad = np.flatnonzero(~np.isfinite(ran.run.answers.values).all(axis=1))
     return ran.run.answers.steps[int(bad[0])]
 
 
-def _side_report(ran: Ran, every: Sequence[Ran], cases: Sequence[Case]) -> SideReport:
-    run, executable = ran.run, ran.executable
-    at = run.unrepeated
-    apart: Mismatch | None = None
-    if at is not None:
-        apart = mismatch_at(run.answers, at.key, at.index, at.first, at.found, abs(at.first - at.found), cases)
-    return SideReport(
-        name=ran.name,
-        mode="function" if executable is None else executable.mode,
-        device="" if executable is None else device_of(executable),
-        precision="" if executable is None else ran.precision,
-        policy=str(named_policy(ran.side.policy)) if ran.side.compiled else "",
-        program="" if executable is None else ran.identity[:12],
-        steps=len(set(run.answers.steps)),
-        seconds=statistics.median(run.seconds),
-        ready_seconds=run.ready_seconds,
-        repeats=at is None,
-        digest=run.answers.digest,
-        unrepeated=apart,
-        counts=run.counts,
-        break_even=_break_even(ran, every),
-    )
-
-
-def _break_even(ran: Ran, every: Sequence[Ran]) -> BreakEven | None:
-    """Against the way of running the same program that takes less to make ready: captured against planned, planned against eager."""
-    slower = {"captured": ("planned", "eager"), "planned": ("eager",)}
-    if ran.executable is None:
+def _apart(ran: Ran, cases: Sequence[Case]) -> Mismatch | None:
+    """The first value that a replay gave otherwise."""
+    at = ran.run.unrepeated
+    if at is None:
         return None
-    for mode in slower.get(ran.executable.mode, ()):
-        for other in every:
-            if other.executable is not None and other.executable.mode == mode and other.identity == ran.identity:
-                saved = statistics.median(other.run.seconds) - statistics.median(ran.run.seconds)
-                more = max(0.0, ran.run.ready_seconds - other.run.ready_seconds)
-                replays = int(np.ceil(more / saved)) if saved > 0 else None
-                return BreakEven(against=other.name, ready_seconds=more, saved_seconds=saved, replays=replays)
-    return None
+    return mismatch_at(ran.run.answers, at.key, at.index, at.first, at.found, abs(at.first - at.found), cases)

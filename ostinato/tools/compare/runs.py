@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -90,13 +91,8 @@ def run_side(
     executable: TextExecutable | EmbedExecutable, cases: Sequence[Case], *, replays: int, poison: bool
 ) -> SideRun:
     """Runs a side `replays` times. Raises what runs raise."""
-    device = executable.device
-    counted = Counted(device)
-    executable.device = cast(Device, counted)
-    try:
+    with counting(executable) as counted:
         return _run(executable, counted, cases, replays, poison)
-    finally:
-        executable.device = device
 
 
 def _run(
@@ -206,6 +202,18 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
+
+
+@contextmanager
+def counting(executable: Executable) -> Iterator[Counted]:
+    """Has an executable ask a device that counts for what its runners need from now on."""
+    device = executable.device
+    counted = Counted(device)
+    executable.device = cast(Device, counted)
+    try:
+        yield counted
+    finally:
+        executable.device = device
 
 
 def counts_of(executable: Executable, steps: Sequence[WorkStep], counted: Counted) -> SideCounts | None:

@@ -37,7 +37,7 @@ def show_comparison(report: CompareReport, console: Console) -> None:
             made.rows[index].style = "red"
         console.print(made)
     for line in broken_lines(report):
-        console.print(line, style="red", markup=False)
+        console.print(line, style="yellow" if report.ok else "red", markup=False)
     console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
 
 
@@ -85,7 +85,7 @@ def _pair_section(report: CompareReport) -> Section:
     for pair in report.pairs:
         worst = "" if pair.worst is None else f"{pair.worst.difference:.3g}"
         limit = "0" if pair.tolerance == 0 else f"{pair.tolerance:.3g}"
-        at = "" if pair.worst is None else f"{pair.worst.case or 'step'} {list(pair.worst.index)}"
+        at = "" if pair.worst is None else f"{pair.worst.case or pair.worst.output} {list(pair.worst.index)}"
         rows.append((f"{pair.left} / {pair.right}", pair.verdict, worst, limit, count(pair.compared), at))
     bad = frozenset(index for index, pair in enumerate(report.pairs) if not pair.ok)
     columns = ("sides", "verdict", "largest difference", "limit", "rows compared", "at")

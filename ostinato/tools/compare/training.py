@@ -8,7 +8,6 @@ turns the sign of one that is nearly zero into a whole step. Everything else (re
 from __future__ import annotations
 
 import hashlib
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +26,13 @@ from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import sides_of
 from ostinato.tools.compare.causes import Causes
 from ostinato.tools.compare.probe import bits_equal
-from ostinato.tools.compare.runs import Answers, Counted, SideRun, Unrepeated, counts_of, poison_memory
+from ostinato.tools.compare.runs import Answers, Counted, SideRun, Unrepeated, counting, counts_of, poison_memory
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides
+from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.verdicts import Ran, difference_of, identity_of, is_exact, tolerance_of
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.programs import device_of, precision_of
-from ostinato.tools.schemas_compare import CompareReport, Mismatch, ModeTiming, PairVerdict, SideReport, Verdict
+from ostinato.tools.programs import precision_of
+from ostinato.tools.schemas_compare import CompareReport, Mismatch, PairVerdict, Verdict
 
 __all__ = ["STEPS", "compare_training"]
 
@@ -94,15 +94,12 @@ def compare_training(
     for item in ran:
         if item.run.unrepeated is not None:
             causes.unrepeatable(item, replays, item.run.unrepeated.step + 1)
-    native = next((item for item in ran if item.native), None)
-    tables = (causes.table(native),) if operators and native is not None else ()
-    shown = tuple(_side_report(item, result) for item, result in zip(ran, results, strict=True))
-    timings = tuple(
-        ModeTiming(mode=side.name, seconds=side.seconds, runs=len(item.run.seconds), repeats=side.repeats)
-        for side, item in zip(shown, ran, strict=True)
+    tables = tuple(causes.table(item) for item in programs_of(ran)) if operators else ()
+    shown = tuple(
+        side_report(item, ran, result.digest, _apart(item)) for item, result in zip(ran, results, strict=True)
     )
     return CompareReport(
-        ok=all(pair.ok for pair in pairs) and all(side.repeats for side in shown),
+        ok=holds(pairs, shown, causes.found),
         model="training step",
         modes=tuple(side.name for side in asked),
         steps=STEPS,
@@ -110,7 +107,7 @@ def compare_training(
         poison=poison,
         seed=seed,
         pairs=tuple(pairs),
-        timings=timings,
+        timings=tuple(map(timing_of, ran)),
         cases=("random batches",),
         sides=shown,
         causes=tuple(causes.found),
@@ -148,8 +145,13 @@ def _batches(step: TrainExecutable, seed: int) -> tuple[WorkStep, ...]:
 def _run(sides: Sides, side: Side, work: Sequence[WorkStep], replays: int, poison: bool) -> tuple[Ran, _Result]:
     executable = sides.open(side)
     assert isinstance(executable, TrainExecutable), "a clone of a training step is one"
-    device = executable.device
-    counted = Counted(device)
+    with counting(executable) as counted:
+        return _counted_run(side, executable, counted, work, replays, poison)
+
+
+def _counted_run(
+    side: Side, executable: TrainExecutable, counted: Counted, work: Sequence[WorkStep], replays: int, poison: bool
+) -> tuple[Ran, _Result]:
     begin = time.perf_counter()
     executable.prewarm()
     ready = time.perf_counter() - begin
@@ -253,27 +255,10 @@ def _spread(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
 
 
-def _side_report(ran: Ran, result: _Result) -> SideReport:
-    run, executable, at = ran.run, ran.executable, ran.run.unrepeated
-    assert executable is not None
-    apart = None
-    if at is not None:
-        difference = abs(at.first - at.found)
-        apart = Mismatch(
-            output=LOSS, step=at.step, index=(at.index,), left=at.first, right=at.found, difference=difference
-        )
-    return SideReport(
-        name=ran.name,
-        mode=executable.mode,
-        device=device_of(executable),
-        precision=ran.precision,
-        policy="",
-        program=ran.identity[:12],
-        steps=STEPS,
-        seconds=statistics.median(run.seconds),
-        ready_seconds=run.ready_seconds,
-        repeats=at is None,
-        digest=result.digest,
-        unrepeated=apart,
-        counts=run.counts,
-    )
+def _apart(ran: Ran) -> Mismatch | None:
+    """The first value that a replay gave otherwise."""
+    at = ran.run.unrepeated
+    if at is None:
+        return None
+    difference = abs(at.first - at.found)
+    return Mismatch(output=LOSS, step=at.step, index=(at.index,), left=at.first, right=at.found, difference=difference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from ostinato.ir.checks import byte_count
 from ostinato.ir.errors import ConfigError
 from ostinato.tools.completion import models_and
 from ostinato.tools.console import emit_json, output, progress
-from ostinato.tools.diff.data import GraphDiff
+from ostinato.tools.diff.data import Fact, GraphDiff
 from ostinato.tools.diff.graphs import diff_graphs, paired
 from ostinato.tools.diff.limits import Limit, judge, parse_limit
 from ostinato.tools.diff.plans import diff_plans
@@ -32,8 +33,8 @@ from ostinato.tools.options import (
 
 __all__ = ["diff_command", "diff_subjects"]
 
-_FILES = models_and(".json", ".graph", ".ir")
-_SIDE = "a model with options of its own (smollm2,policy=strict), a saved plan (.json), a graph as text, an artifact (.ost) or a dumped folder."
+_FILES = models_and(".toml", ".json", ".graph", ".ir")
+_SIDE = "a model, also with options (smollm2,policy=strict), an artifact (.ost), a saved plan (.json), a training run (.toml), a graph or a dump."
 
 
 def diff_command(
@@ -115,7 +116,9 @@ def diff_subjects(before: Subject, after: Subject, limits: list[Limit] | None = 
     only_before = tuple(name for name in before.graphs if pairs and name not in old)
     only_after = tuple(name for name in after.graphs if pairs and name not in new)
     verdicts = judge(limits or (), plan, graphs)
-    differs = bool((plan and plan.differs) or any(graph.differs for graph in graphs) or only_before or only_after)
+    made_with = tuple(_made_with(before, after)) if before.made_with and after.made_with else ()
+    graphs_differ = any(graph.differs for graph in graphs)
+    differs = bool((plan and plan.differs) or graphs_differ or only_before or only_after or made_with)
     return DiffReport(
         before=DiffReport.Side(name=before.name, kind=before.kind),
         after=DiffReport.Side(name=after.name, kind=after.kind),
@@ -126,7 +129,15 @@ def diff_subjects(before: Subject, after: Subject, limits: list[Limit] | None = 
         only_before=only_before,
         only_after=only_after,
         limits=verdicts,
+        made_with=made_with,
     )
+
+
+def _made_with(before: Subject, after: Subject) -> Iterator[Fact]:
+    old, new = before.made_with, after.made_with
+    for what in dict.fromkeys((*old, *new)):
+        if old.get(what, "") != new.get(what, ""):
+            yield Fact(what, old.get(what, ""), new.get(what, ""))
 
 
 def _graphs(before: Subject, after: Subject, old: str, new: str) -> GraphDiff:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ostinato.tools.diff.data import GraphDiff, PlanDiff
+from ostinato.tools.diff.data import Fact, GraphDiff, PlanDiff
 from ostinato.tools.diff.limits import Verdict
 from ostinato.tools.report import Report
 
@@ -18,7 +18,7 @@ class DiffReport(Report):
     """
 
     class Side(Report):
-        """What was given: a "model", "plan", "graph", "artifact", "dump" (plan and graphs) or "stages" (graphs)."""
+        """What was given: a "model", "training", "plan", "graph", "artifact", "dump" (plan and graphs) or "stages" (graphs)."""
 
         name: str
         kind: str
@@ -34,3 +34,5 @@ class DiffReport(Report):
     """Graphs that only the first side has, and below those that only the second has."""
     only_after: tuple[str, ...]
     limits: tuple[Verdict, ...]
+    made_with: tuple[Fact, ...] = ()
+    """Of two artifacts: what differs of what they were made of and on."""

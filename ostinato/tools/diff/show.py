@@ -34,6 +34,9 @@ def diff_lines(report: DiffReport, *, most: int | None = MOST) -> Iterator[str]:
     for names, side in ((report.only_before, report.before), (report.only_after, report.after)):
         if names:
             yield f"only in {side.name}: graphs {', '.join(names)}"
+    if report.made_with:
+        yield "made of and on"
+        yield from _facts(report.made_with, most)
     for verdict in report.limits:
         yield f"{'ok' if verdict.ok else 'FAILED'} {verdict.limit}: {verdict.text}"
 
@@ -79,12 +82,13 @@ def _graph(graph: GraphDiff, most: int | None, *, inputs: bool) -> Iterator[str]
 
 def _facts(facts: Iterable[Fact], most: int | None) -> Iterator[str]:
     """Facts; an option of several passes that changes alike is one."""
-    return _cut(_alike((_star(fact) for fact in facts), "  "), most)
+    return _cut(_grouped(((_key(fact), _short(fact)) for fact in facts), "  "), most)
 
 
-def _star(fact: Fact) -> str:
+def _key(fact: Fact) -> str:
     what, _, name = fact.what.partition(" ")
-    return _short(fact).replace(name, "*") if what == "option" and fact.before.startswith(name) else _short(fact)
+    text = _short(fact)
+    return text.replace(name, "*") if what == "option" and fact.before.startswith(name) else any_layer(text)
 
 
 def _figures(figures: Iterable[Figure]) -> Iterator[str]:
@@ -107,11 +111,16 @@ def _kinds(kinds: Iterable[str]) -> str:
     return "".join(f"{count(number)} {kind}, " for kind, number in found.items())
 
 
-def _alike(texts: Iterable[str], indent: str = "    ") -> list[str]:
-    """Lines, those that are equal or differ in the number of a layer alone as one."""
+def _alike(texts: Iterable[str]) -> list[str]:
+    """Lines; those that are equal or differ in the number of a layer alone as one."""
+    return _grouped(((any_layer(text), text) for text in texts), "    ")
+
+
+def _grouped(texts: Iterable[tuple[str, str]], indent: str) -> list[str]:
+    """Lines; those of one key as that, with how many there are."""
     groups: dict[str, list[str]] = {}
-    for text in texts:
-        groups.setdefault(any_layer(text), []).append(text)
+    for key, text in texts:
+        groups.setdefault(key, []).append(text)
     return [
         f"{indent}{same[0]}" if len(same) == 1 else f"{indent}{key} ({count(len(same))} alike)"
         for key, same in groups.items()

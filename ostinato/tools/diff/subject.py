@@ -1,15 +1,16 @@
-"""What `ostinato diff` is given on one side: a model with options, a saved plan, a graph as text, an artifact, or a folder that a command dumped.
+"""What `ostinato diff` is given on one side: a model with options, a training run, a saved plan, a graph as text, an artifact, or a dumped folder.
 
-What is given decides by itself: a file by its content (an artifact by its name's end), a folder by what lies in it. Everything else is the name of a model,
+What is given decides by itself: a file by its name's end or its content, a folder by what lies in it. Everything else is the name of a model,
 behind which options of its own may stand: "smollm2,policy=strict,disable=fuse_qkv,T=1,128". A model is planned; no weight is loaded and no device opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ostinato.backend_hip.target import named_target
 from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
@@ -20,9 +21,14 @@ from ostinato.ir.parse import parse_graph
 from ostinato.planner.plan import ProgramPlan
 from ostinato.planner.saved import program_from_json
 from ostinato.runtime.program import Program
+from ostinato.saving.manifest import Manifest
+from ostinato.saving.read import is_artifact, read_artifact
 from ostinato.tools.options import parse_shapes
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.stages import file_stem
+from ostinato.tools.train.config import read_config
+from ostinato.tools.train.job import recipe_of, sketched
+from ostinato.training import plan_training
 
 __all__ = ["KEYS", "Planning", "Subject", "open_subject"]
 
@@ -48,13 +54,15 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One side: what there is of a plan, of graphs by entry (or by stage) and of the decisions of their nodes. `kind` says what it was read from."""
+    """One side: what there is of a plan, of graphs by entry (or by stage) and of the decisions of their nodes. `kind` says what it was read from,
+    `made_with` what an artifact says of what it was made of and on."""
 
     name: str
     kind: str
     plan: ProgramPlan | None = None
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(name: str, kind: str, program: Program) -> Subject:
@@ -66,6 +74,10 @@ class Subject:
 def open_subject(text: str, planning: Planning) -> Subject:
     """Reads or plans one side. Raises `ConfigError` for what is none, and what reading a plan, a graph or a model raises."""
     path = Path(text)
+    if is_artifact(text):
+        return _artifact(path)
+    if path.is_file() and path.suffix.lower() == ".toml":
+        return _training(path, planning)
     if path.is_file() and path.suffix.lower() != ".gguf":
         return _file(path)
     if path.is_dir() and not (path / "config.json").exists():
@@ -84,6 +96,46 @@ def open_subject(text: str, planning: Planning) -> Subject:
         reuse=own.reuse,
     )
     return Subject.of(text, "model", program)
+
+
+def _artifact(path: Path) -> Subject:
+    found = read_artifact(path)
+    return Subject(
+        str(path), "artifact", found.plan, found.originals, found.decisions, dict(_made_with(found.manifest))
+    )
+
+
+def _made_with(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """What an artifact was made of and on, fact by fact."""
+    yield "native interface", str(manifest.abi_version)
+    for what, value in manifest.request.model_dump(exclude_defaults=True).items():
+        yield f"asked {what}", str(value)
+    for what, value in manifest.environment.model_dump().items():
+        yield f"made on {what}", str(value)
+    for what, table in (("row", manifest.rows), ("kernel", manifest.kernels)):
+        yield from ((f"{what} {name}", value) for name, value in table.items())
+    for what in ("operators", "rows", "kernels"):
+        yield from ((f"your {what} {name}", value) for name, value in getattr(manifest.extensions, what).items())
+    yield "model", f"{manifest.model.architecture} ({manifest.model.format}), {len(manifest.model.tensors)} tensors"
+    yield "weights", manifest.model.whole or manifest.model.sampled
+    yield "weights inside", "yes" if manifest.standalone else "no"
+
+
+def _training(path: Path, planning: Planning) -> Subject:
+    """The planned step of a training run; its file says what it is, but for the target."""
+    config = read_config(path)
+    with sketched(config) as model:
+        planned = plan_training(
+            model,
+            recipe_of(config, config.made_optimizer()),
+            memory_limit=config.memory_limit,
+            target=named_target(planning.target),
+            policy=config.train.policy,
+        ).planned
+    name = planned.lowered.name
+    return Subject(
+        str(path), "training", planned.program, {name: planned.lowered.graph}, {name: planned.lowered.decisions}
+    )
 
 
 def _file(path: Path) -> Subject:

@@ -9,13 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from ostinato.artifact import load_executable
 from ostinato.frontend.model import load
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.profile import chrome_json
 from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import (
+    ARTIFACT_OPTIONS,
+    HowToOpen,
+    RecompileOption,
+    TrustOption,
+    WeightsOption,
+    open_saved,
+)
 from ostinato.tools.console import Steps, emit_json, output, progress
 from ostinato.tools.options import (
     CaptureOption,
@@ -108,6 +115,9 @@ def profile_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time every step of a model where it runs, against what was measured that this machine can do.
@@ -121,7 +131,8 @@ def profile_command(
         need_writable(file)
     settings = {"context": context, "mode": mode, "capture": capture, "precision": precision}
     settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
-    with _opened(invocation, name, shapes, cached, device, as_json, **settings) as (executable, steps):
+    how = HowToOpen(recompile, trust, weights)
+    with _opened(invocation, name, how, shapes, cached, device, as_json, **settings) as (executable, steps):
         profiles = profile_entries(executable, runs=runs, seed=seed, cached=cached, entry=entry, begin=steps.begin)
         steps.begin("measuring what the machine can do")
         ceilings = measure_ceilings(executable.device, executable.mode, profiles)
@@ -146,6 +157,9 @@ def breakeven_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say from how many runs on planning and capturing pay, or that they gain nothing here.
@@ -155,7 +169,8 @@ def breakeven_command(
     name = chosen_model(model, model_option)
     settings = {"context": context, "mode": "auto", "capture": capture, "precision": precision}
     settings |= {"policy": policy, "memory_limit": memory_limit, "threads": threads}
-    with _opened(invocation, name, shapes, cached, device, as_json, **settings) as (executable, steps):
+    how = HowToOpen(recompile, trust, weights)
+    with _opened(invocation, name, how, shapes, cached, device, as_json, **settings) as (executable, steps):
         names = list(executable.entries) if entry is None else [executable.entry(entry)]
         found = [
             breakeven(
@@ -174,16 +189,26 @@ def breakeven_command(
 
 @contextmanager
 def _opened(
-    invocation: typer.Context, name: str, shapes: str, cached: int | None, device: str, as_json: bool, **settings: Any
+    invocation: typer.Context,
+    name: str,
+    how: HowToOpen,
+    shapes: str,
+    cached: int | None,
+    device: str,
+    as_json: bool,
+    **settings: Any,
 ) -> Iterator[tuple[Executable, Steps]]:
     """A model compiled, an artifact loaded, or the step of a training run, whose parameters nothing trains. Raises `ConfigError` for options that would be left
     unread."""
+    how.check(name)
     with progress(as_json) as steps:
         steps.begin(f"loading {name}")
         loading = LoadProgress(steps)
         if is_artifact(name):
-            refuse_unread(invocation, f"{name} is an artifact", _COMMON | {"device", "mode", "cached"})
-            yield load_executable(name, device=device, mode=settings["mode"], progress=loading), steps
+            read = _COMMON | ARTIFACT_OPTIONS | {"device", "mode", "threads", "cached"}
+            refuse_unread(invocation, f"{name} is an artifact", read)
+            where = {"device": device, "mode": settings["mode"], "threads": settings["threads"]}
+            yield open_saved(name, how, progress=loading, **where).executable, steps
         elif Path(name).suffix.lower() == ".toml":
             refuse_unread(invocation, f"{name} is a training run", _COMMON)
             config = read_config(Path(name))

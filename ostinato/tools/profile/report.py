@@ -99,8 +99,9 @@ class BreakevenReport(Report):
         least_seconds: float
 
     class Step(Report):
-        """One mode against the one it is built on. `gain_seconds` a run lies within [low, high] in 95 of 100 such measurements; `replays` is the number of runs
-        from which on it pays, None where the measurement tells no gain."""
+        """One mode against another: `once_seconds` is what it takes more before its first run (below 0: less), `gain_seconds` what it takes less in each run,
+        which lies within [low, high] in 95 of 100 such measurements. `replays` is the number of runs from which on it pays, None where the measurement tells
+        no gain."""
 
         mode: str
         against: str

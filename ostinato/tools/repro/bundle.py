@@ -89,6 +89,9 @@ def read_bundle(path: Path) -> Bundle:
     graph = parse_graph(_text(graph_text))
     verify(graph)
     values, saved = _values(values_file, graph)
+    if "saved" in (about.left, about.right) and saved.keys() != set(graph.outputs):
+        missing = sorted(set(graph.outputs) - saved.keys())
+        raise WeightsError(f"{values_file} has no saved values of {missing}", hint=_AGAIN)
     return Bundle(about, Cut(graph, values, about.rows, about.places), saved)
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ostinato.tools.compare.functions import named_function
 from ostinato.tools.console import emit_json, facts, output, progress
 from ostinato.tools.options import EXIT_FAILED, DeviceOption, JsonOption
+from ostinato.tools.repro.extension import extended
 from ostinato.tools.repro.report import ReproReport, shown_number
 from ostinato.tools.repro.run import repro
 
@@ -39,11 +39,9 @@ def repro_command(
 
     Example: ostinato repro repro/ --device cpu
     """
-    kept = named_function(extension)() if extension else None  # what was added stays as long as this is held
-    with progress(as_json) as steps:
+    with extended(extension), progress(as_json) as steps:
         steps.begin(f"running {bundle}")
         report = repro(bundle, device=device, own_rows=own_rows)
-    del kept
     emit_json(report) if as_json else show_repro(report, output())
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)

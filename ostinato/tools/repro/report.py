@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from pydantic import Field
+
 from ostinato.tools.report import Report
 
 __all__ = [
@@ -95,12 +97,12 @@ class ReproFile(Report):
     expected: Outcome
     left: Way
     right: Way
-    absolute: float
-    relative: float
+    absolute: float = Field(ge=0, allow_inf_nan=False)
+    relative: float = Field(ge=0, allow_inf_nan=False)
     nodes: tuple[str, ...]
     rows: Mapping[str, str]
     places: Mapping[str, int]
-    runs: int
+    runs: int = Field(ge=1, le=1000)
     seed: int
     entry: str
     model: str

@@ -35,8 +35,8 @@ def repro(
     """
     bundle = path if isinstance(path, Bundle) else read_bundle(Path(path))
     about, opened = bundle.about, open_device(device)
-    _require(about.needs, bundle.cut)
     cut = Cut(bundle.cut.graph, bundle.cut.values, {} if own_rows else bundle.cut.rows, bundle.cut.places)
+    _require(about.needs, cut)
     outcome, worst = judge(
         cut, bundle.saved, opened, about.left, about.right, about.absolute, about.relative, about.runs
     )

@@ -102,10 +102,13 @@ def tenancies_of(drawing: ArenaMap) -> list[Tenancy]:
     return [Tenancy(tenant.first, tenant.last, tenant.offset, tenant.size) for tenant in drawing.tenants]
 
 
-_SCREEN = (1200.0, 728.0)
+_SCREEN = (1200, 728)
+"""Pixels."""
+_ZOOM = 1.25
+"""Pixels of a unit."""
 _UNIT = 0.7 * 25.4 / 72
 """Millimetres of a unit on paper: its letters are 10 units high, and 7 points."""
-_LEFT, _RIGHT, _HEADING, _GAP, _AXIS, _ROW = 66, 14, 62, 26, 34, 15
+_LEFT, _RIGHT, _HEADING, _GAP, _AXIS, _ROW = 66, 14, 54, 26, 34, 15
 _MOST_DRAWN = 20_000
 """Slots of a picture: about 6 MB."""
 _COLOURS = {
@@ -126,7 +129,7 @@ _LETTER = 5.4
 """Width of a small letter on average, for the legend and the names in the rectangles."""
 _STYLE = """
   text { font: 10px Helvetica, Arial, sans-serif; fill: #1f2933; }
-  .title { font-size: 16px; font-weight: bold; } .facts { font-size: 12px; } .name { font-size: 9px; pointer-events: none; }
+  .title { font-size: 14px; font-weight: bold; } .name { font-size: 9px; pointer-events: none; }
   text.white { fill: #ffffff; } text.black { fill: #10171e; } text.hatched { fill: #10171e; stroke: #ffffff; stroke-width: 3; paint-order: stroke; }
   .paper { fill: #ffffff; } .plot { fill: #f7f9fb; stroke: #9aa5b1; stroke-width: 0.6; } .grid { stroke: #dfe4ea; stroke-width: 0.6; }
   .slot { stroke: #ffffff; stroke-width: 0.4; } .slot:hover { stroke: #000000; stroke-width: 1.5; }
@@ -143,11 +146,13 @@ def arena_to_svg(drawing: ArenaMap, paper: Paper | None = None) -> str:
 
 
 class _Picture:
-    """Everything is in units: pixels of a screen, 0.7 points on paper."""
+    """Everything is in units: 1.25 pixels of a screen, 0.7 points on paper."""
 
     def __init__(self, drawing: ArenaMap, paper: Paper | None) -> None:
         self._map, self._paper = drawing, paper
-        self._width, self._height = (paper.width / _UNIT, paper.height / _UNIT) if paper else _SCREEN
+        self._width, self._height = (
+            (paper.width / _UNIT, paper.height / _UNIT) if paper else (_SCREEN[0] / _ZOOM, _SCREEN[1] / _ZOOM)
+        )
         self._steps = max((tenant.last for tenant in drawing.tenants), default=1)
         self._first = min((tenant.first for tenant in drawing.tenants), default=0)
         found = {tenant.kind for tenant in drawing.tenants}
@@ -167,7 +172,9 @@ class _Picture:
     def text(self) -> str:
         width, height = self._width, self._height
         unit = (
-            (f"{self._paper.width:g}mm", f"{self._paper.height:g}mm") if self._paper else (f"{width:g}", f"{height:g}")
+            (f"{self._paper.width:g}mm", f"{self._paper.height:g}mm")
+            if self._paper
+            else (f"{_SCREEN[0]}", f"{_SCREEN[1]}")
         )
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{unit[0]}" height="{unit[1]}" viewBox="0 0 {width:.2f} {height:.2f}">',
@@ -223,8 +230,8 @@ class _Picture:
         if tenants > _MOST_DRAWN:
             slots = f"the {_MOST_DRAWN} largest of {slots}"
         return [
-            f'<text class="title" x="{_LEFT}" y="26">{_text(found.title)}</text>',
-            f'<text class="facts" x="{_LEFT}" y="46">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
+            f'<text class="title" x="{_LEFT}" y="22">{_text(found.title)}</text>',
+            f'<text class="facts" x="{_LEFT}" y="42">{sizes}; {slots}; fragmentation at most {worst:.1%}</text>',
         ]
 
     def _axes(self) -> list[str]:
@@ -334,8 +341,8 @@ class _Picture:
 
 
 def _round_bytes(height: int, wanted: int) -> list[int]:
-    """All of it, and below that about so many multiples of a power of two."""
-    every = 1 << max(0, (max(1, height // wanted) - 1).bit_length())
+    """All of it, and below that so many multiples of a power of two, or up to twice as many."""
+    every = 1 << max(0, (max(1, height // wanted)).bit_length() - 1)
     return [*range(0, height - every // 3, every), height]
 
 

@@ -15,6 +15,9 @@ from ostinato.tools.view.strings import Strings
 
 __all__ = ["graph_data"]
 
+_WORTH = 3
+"""Nodes that a repeat hides at least: a frame around fewer would take more room than they do."""
+
 
 def graph_data(
     graph: Graph,
@@ -51,7 +54,7 @@ def graph_data(
         },
         "clones": {node.name: again[node.name] for node in graph.nodes if node.name in again},
         "outputs": [strings(name) for name in graph.outputs],
-        "repeats": [[item.start, item.period, item.count] for item in find_repeats(graph)],
+        "repeats": [[item.start, item.period, item.count] for item in find_repeats(graph) if item.hidden >= _WORTH],
         "decisions": [list(decision) for decision in numbers],
     }
 

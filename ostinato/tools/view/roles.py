@@ -41,7 +41,8 @@ class Touches:
             return "workspace"
         if first in self._plan.clones:
             return "recomputed"
-        if is_backward(first):
+        made = self.made.get(first)
+        if is_backward(self._plan.steps[made[0]].node if made else first):
             return "gradient" if any(name.startswith(GRADIENT_PREFIX) for name in slot.values) else "backward"
         steps = self._plan.steps
         if any(is_backward(steps[position].node) for value in slot.values for position in self.read.get(value, ())):

@@ -1,7 +1,7 @@
 // The arena over time: a map of slots with steps across and bytes upwards, the occupancy above it, and who lives at one step beside it.
 //
 // Wheel: zoom at the pointer (with Shift only steps, with Alt only bytes). Drag: pan. Double click: the slot under the pointer fills the map, or all of it is
-// shown again. Click: the node that made what lies there is selected. A selected node's slots stand out, those it writes and those it reads.
+// shown again. Click: the node that made what lies there is selected (arena_pointer.js). A selected node's slots stand out, those it writes and those it reads.
 "use strict";
 
 (() => {
@@ -40,7 +40,7 @@
       this.draw = plots.framed(() => this.paint());
       this.canvas.frames = this.draw.times;
       new ResizeObserver(() => this.draw()).observe(this.stage);
-      this.listen();
+      this.pointer = new ostinato.ArenaPointer(this);
       bus.on("entry", () => this.open(bus.entry()));
       bus.on("select", () => this.chosen());
       bus.on("hover", (found) => { if (!found || found.from !== "arena") this.pointedAt(found); });
@@ -133,16 +133,14 @@
     // --- what is looked at
 
     look(view) {
-      const whole = this.map.whole;
-      const range = (low, high, from, to, least) => {
-        const size = Math.min(to - from, Math.max(least, high - low)), middle = (low + high) / 2;
-        const start = Math.min(to - size, Math.max(from, middle - size / 2));
-        return [start, start + size];
-      };
-      const [left, right] = range(view.left, view.right, 0, whole.right, Math.min(whole.right, 3));
-      const [bottom, top] = range(view.bottom, view.top, 0, whole.top, Math.min(whole.top, 1024));
-      this.view = { left, right, bottom, top };
+      this.view = ostinato.SlotMap.within(view, this.map.whole);
       this.draw();
+    }
+
+    /** As much as `view` shows, with its middle at a step and a byte. */
+    lookAt(step, byte, { left, right, bottom, top }) {
+      const [x, y] = [(right - left) / 2, (top - bottom) / 2];
+      this.look({ left: step - x, right: step + x, bottom: byte - y, top: byte + y });
     }
 
     /** Zooms by a factor about a point of the map, by default its middle. */
@@ -164,7 +162,7 @@
       const { left, right, bottom, top } = this.view, { first, last, offset, bytes: sizes } = this.map;
       if (places.some((place) => first[place] < right && last[place] > left && offset[place] < top && offset[place] + sizes[place] > bottom)) return;
       const step = (first[places[0]] + Math.min(last[places[0]], first[places[0]] + right - left)) / 2, byte = offset[places[0]] + sizes[places[0]] / 2;
-      this.look({ left: step - (right - left) / 2, right: step + (right - left) / 2, bottom: byte - (top - bottom) / 2, top: byte + (top - bottom) / 2 });
+      this.lookAt(step, byte, this.view);
     }
 
     pin(step) {
@@ -210,88 +208,6 @@
     }
 
     select(place, step) { this.bus.select({ node: this.nodeOf(place, step) }); }
-
-    // --- the pointer and the keys
-
-    listen() {
-      const canvas = this.canvas;
-      let drag = null;
-      canvas.addEventListener("wheel", (event) => {
-        event.preventDefault();
-        const by = Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300)) * (event.ctrlKey ? 2 : 1));
-        if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX, 0);
-        else this.zoom(by, this.place(event), !event.altKey, !event.shiftKey);
-      }, { passive: false });
-      canvas.addEventListener("pointerdown", (event) => {
-        canvas.setPointerCapture(event.pointerId);
-        drag = { x: event.clientX, y: event.clientY, moved: 0 };
-      });
-      canvas.addEventListener("pointermove", (event) => {
-        if (!drag) { this.hover(event); return; }
-        drag.moved += Math.abs(event.clientX - drag.x) + Math.abs(event.clientY - drag.y);
-        if (drag.moved > 4) { canvas.classList.add("dragged"); plots.hideTip(); this.pan(drag.x - event.clientX, drag.y - event.clientY); }
-        [drag.x, drag.y] = [event.clientX, event.clientY];
-      });
-      canvas.addEventListener("pointerup", (event) => {
-        canvas.classList.remove("dragged");
-        const still = drag && drag.moved <= 4;
-        drag = null;
-        if (!still || !this.map) return;
-        const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
-        if (found >= 0) this.select(found, at.step); else this.pin(at.step);
-      });
-      canvas.addEventListener("pointerleave", () => { this.point(-1); plots.hideTip(); });
-      canvas.addEventListener("dblclick", (event) => {
-        const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
-        if (found < 0) { this.look(this.map.whole); return; }
-        const [first, last, low, size] = [this.map.first, this.map.last, this.map.offset, this.map.bytes].map((column) => column[found]);
-        this.look({ left: first - (last - first) * 0.3, right: last + (last - first) * 0.3, bottom: low - size * 0.6, top: low + size * 1.6 });
-      });
-      canvas.addEventListener("keydown", (event) => {
-        const keys = { ArrowLeft: () => this.pan(-60, 0), ArrowRight: () => this.pan(60, 0), ArrowUp: () => this.pan(0, -60), ArrowDown: () => this.pan(0, 60),
-          "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.look(this.map.whole), p: () => this.toPeak() };
-        if (keys[event.key] && this.map) { keys[event.key](); event.preventDefault(); }
-      });
-      const jump = (event) => {
-        const box = this.small.getBoundingClientRect(), whole = this.map.whole, { left, right, bottom, top } = this.view;
-        const step = (event.clientX - box.left) / box.width * whole.right, byte = (1 - (event.clientY - box.top) / box.height) * whole.top;
-        this.look({ left: step - (right - left) / 2, right: step + (right - left) / 2, bottom: byte - (top - bottom) / 2, top: byte + (top - bottom) / 2 });
-      };
-      this.small.addEventListener("pointerdown", (event) => { this.small.setPointerCapture(event.pointerId); jump(event); });
-      this.small.addEventListener("pointermove", (event) => { if (event.buttons) jump(event); });
-    }
-
-    pan(x, y) {
-      const { left, right, bottom, top } = this.view, across = (right - left) / this.box.width, up = (top - bottom) / this.box.height;
-      this.look({ left: left + x * across, right: right + x * across, bottom: bottom - y * up, top: top - y * up });
-    }
-
-    /** Where an event is: step, byte, and whether it is inside the map. */
-    place(event) {
-      const bounds = this.canvas.getBoundingClientRect(), box = this.box, { left, right, bottom, top } = this.view;
-      const x = event.clientX - bounds.left - box.left, y = event.clientY - bounds.top - box.top;
-      return { step: left + x / box.width * (right - left), byte: top - y / box.height * (top - bottom), inside: x >= 0 && x < box.width && y >= 0 && y < box.height };
-    }
-
-    hover(event) {
-      if (!this.map) return;
-      const at = this.place(event), found = at.inside ? this.map.at(at.step, at.byte) : -1;
-      this.point(found, at.step);
-      if (found >= 0) { plots.showTip(event, ...ostinato.slotTip(this.map, found, at.step)); return; }
-      const step = Math.floor(at.step);
-      if (step < 0 || step >= this.map.steps || !this.canvas.parentElement) { plots.hideTip(); return; }
-      const usage = this.map.usage(step);
-      plots.showTip(event, element("b", {}, `step ${step}`), plots.fact("node", this.map.node(step)), plots.fact("live", bytes(usage.live)),
-        plots.fact("highest byte", bytes(usage.extent)), usage.extent > usage.live ? plots.fact("holes", plots.percent(1 - usage.live / usage.extent)) : null);
-    }
-
-    /** The slot under the pointer; the other panels hear of its node. */
-    point(place, step) {
-      if (place === this.hovered) return;
-      this.hovered = place;
-      this.bus.hover(place < 0 ? null : { node: this.nodeOf(place, step), from: "arena" });
-      this.draw();
-    }
 
     /** Another panel's node under the pointer: its slots are framed. */
     pointedAt(found) {

@@ -149,7 +149,6 @@ const ostinato = (() => {
     const spec = panels.get(id);
     if (!spec || !spec.shown) return;
     const dock = docks[where || spec.place];
-    if (dock.element.hidden) return;
     if (spec.place !== dock.name) moveTo(id, dock);
     dock.shown = id;
     for (const [other, tab] of dock.tabs) tab.setAttribute("aria-selected", other === id);
@@ -172,11 +171,18 @@ const ostinato = (() => {
     dock.strip.append(tab);
     panels.get(id).place = dock.name;
     if (rendered.has(id)) dock.body.append(rendered.get(id));
+    share();
     if (before.shown === id) {
       before.shown = null;
       const next = before.tabs.keys().next();
       if (!next.done) show(next.value, before.name);
     }
+  }
+
+  // A part without tabs leaves its room to the other one.
+  function share() {
+    for (const dock of Object.values(docks)) dock.element.hidden = !dock.tabs.size;
+    document.body.classList.toggle("single", docks.upper.element.hidden || docks.lower.element.hidden);
   }
 
   function makeDock(name) {
@@ -241,9 +247,8 @@ const ostinato = (() => {
       const tab = element("button.tab", { role: "tab", title: "Double-click: to the other part", onclick: () => show(id), ondblclick: () => show(id, docks.upper.tabs.has(id) ? "lower" : "upper") }, spec.title);
       dock.tabs.set(id, tab);
       dock.strip.append(tab);
-      dock.element.hidden = false;
     }
-    document.body.classList.toggle("single", docks.lower.element.hidden);
+    share();
     bus.on("select", () => inspect(inspector));
     bus.on("entry", () => inspect(inspector));
     dark.addEventListener("change", () => {

@@ -112,13 +112,7 @@
     }
 
     look(view) {
-      const whole = this.whole;
-      const range = (low, high, end, least) => {
-        const size = Math.min(end, Math.max(least, high - low)), start = Math.min(end - size, Math.max(0, (low + high - size) / 2));
-        return [start, start + size];
-      };
-      const [left, right] = range(view.left, view.right, whole.right, Math.min(3, whole.right)), [bottom, top] = range(view.bottom, view.top, whole.top, Math.min(1024, whole.top));
-      this.view = { left, right, bottom, top };
+      this.view = ostinato.SlotMap.within(view, this.whole);
       this.draw();
     }
 

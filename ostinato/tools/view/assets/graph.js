@@ -183,7 +183,7 @@
       if (!found.head) over.append(header(found));
       // it stays in sight while the frame does
       const lowest = found.bottom * view.scale + view.y - 34;
-      found.head.style.transform = `translate(${Math.max(4, x + 8)}px, ${Math.min(Math.max(y + 5, 4), lowest)}px)`;
+      found.head.style.transform = `translate(${Math.max(4, x + 8)}px, ${Math.min(Math.max(y + 5, 4), lowest)}px) scale(${Math.min(1, Math.max(0.7, view.scale * 1.1))})`;
     }
   }
 
@@ -194,16 +194,23 @@
     if (hide || !width) return;
     const ratio = devicePixelRatio || 1;
     if (overview.width !== width * ratio) [overview.width, overview.height] = [width * ratio, height * ratio];
-    const pen = overview.getContext("2d");
     const scale = Math.min((width - 12) / scene.width, (height - 12) / scene.height);
     const shift = (width - scene.width * scale) / 2;
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    pen.translate(shift, 6);
-    for (const item of scene.items) {
-      pen.fillStyle = ostinato.colour(item.op);
-      pen.fillRect((item.x - item.w / 2) * scale, (item.y - item.h / 2) * scale, Math.max(1.5, item.w * scale), Math.max(1, item.h * scale));
+    if (!scene.small || scene.small.theme !== ostinato.theme() || scene.small.height !== overview.height) {
+      scene.small = Object.assign(document.createElement("canvas"), { width: overview.width, height: overview.height });
+      scene.small.theme = ostinato.theme();
+      const once = scene.small.getContext("2d");
+      once.setTransform(ratio, 0, 0, ratio, shift * ratio, 6 * ratio);
+      for (const item of scene.items) {
+        once.fillStyle = ostinato.colour(item.op);
+        once.fillRect((item.x - item.w / 2) * scale, (item.y - item.h / 2) * scale, Math.max(1.5, item.w * scale), Math.max(1, item.h * scale));
+      }
     }
+    const pen = overview.getContext("2d");
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, overview.width, overview.height);
+    pen.drawImage(scene.small, 0, 0);
+    pen.setTransform(ratio, 0, 0, ratio, shift * ratio, 6 * ratio);
     pen.strokeStyle = ostinato.css("--accent");
     pen.lineWidth = 1.5;
     pen.strokeRect((-view.x / view.scale) * scale, (-view.y / view.scale) * scale, (canvas.clientWidth / view.scale) * scale, (canvas.clientHeight / view.scale) * scale);

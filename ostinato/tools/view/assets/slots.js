@@ -32,6 +32,16 @@ ostinato.SlotMap = class SlotMap {
     this.longest = this.last.reduce((most, last, place) => Math.max(most, last - this.first[place]), 0);
   }
 
+  /** A view moved and cut to lie within `whole`, with room for some steps and bytes. */
+  static within(view, whole) {
+    const range = (low, high, end, least) => {
+      const size = Math.min(end, Math.max(least, high - low)), start = Math.min(end - size, Math.max(0, (low + high - size) / 2));
+      return [start, start + size];
+    };
+    const [left, right] = range(view.left, view.right, whole.right, 3), [bottom, top] = range(view.bottom, view.top, whole.top, 1024);
+    return { left, right, bottom, top };
+  }
+
   get whole() { return { left: 0, right: this.steps, bottom: 0, top: this.height * 1.03 }; }
 
   /** Places [from, to) outside of which no slot lives at a step of [left, right): slots are in the order of their first steps. */

@@ -77,61 +77,8 @@
       this.draw();
     }
 
-    // --- the list
-
     list() {
-      const { plan, profile } = this.entry, { steps } = plan, { text } = ostinato, timed = Boolean(profile);
-      const rows = new Map();
-      steps.node.forEach((node, step) => {
-        const key = this.group === "steps" ? step : this.group === "operators" ? text(steps.op[step]) || text(steps.kernel[step]) : steps.layer[step];
-        if (!rows.has(key)) rows.set(key, { key, step, node: text(node), op: text(steps.op[step]) || text(steps.kernel[step]), kernel: text(steps.kernel[step]), steps: 0, much: 0, time: 0, bytes: 0, flops: 0, roof: 0 });
-        const row = rows.get(key), time = timed ? Math.max(0, profile.seconds[step]) : 0;
-        row.steps += 1;
-        row.much += this.width[step];
-        row.time += time;
-        row.bytes += steps.bytes[step];
-        row.flops += steps.flops[step];
-        row.roof += timed && profile.share ? Math.max(0, profile.share[step]) * time : 0;
-        row.bound = timed && profile.bound ? profile.bound[step] : "";
-      });
-      const most = Math.max(...[...rows.values()].map((row) => row.much), 0) || 1, layers = steps.layer.reduce((a, b) => Math.max(a, b + 1), 1);
-      const swatch = (colour, name) => element("span", {}, element("i.swatch", { style: `background: ${colour}` }), name);
-      const named = {
-        steps: [
-          { title: "step", get: (row) => row.step, width: "56px", right: true },
-          { title: "node", get: (row) => row.node, width: "minmax(150px, 2.4fr)" },
-          { title: "operator", get: (row) => row.op, show: (row) => swatch(ostinato.colour(row.op), row.op), width: "minmax(110px, 1.2fr)" },
-          { title: "kernel", get: (row) => row.kernel, width: "minmax(90px, 1fr)" },
-        ],
-        operators: [
-          { title: "operator", get: (row) => row.op, show: (row) => swatch(ostinato.colour(row.op), row.op), width: "minmax(150px, 2fr)" },
-          { title: "steps", get: (row) => row.steps, width: "70px", right: true },
-        ],
-        layers: [
-          { title: "layer", get: (row) => row.key, text: (row) => (row.key < 0 ? "none" : String(row.key)), show: (row) => swatch(plots.colours.layer(row.key, layers), row.key < 0 ? "none" : `layer ${row.key}`), width: "minmax(110px, 1fr)" },
-          { title: "steps", get: (row) => row.steps, width: "70px", right: true },
-        ],
-      }[this.group];
-      const rate = (row, what, unit) => (row.time ? unit(row[what] / row.time) : "");
-      const number = (title, what, show, width, about) => ({ title, get: what, show, width, right: true, about });
-      this.grid = new ostinato.Grid([
-        ...named,
-        number("share", (row) => row.much / (this.total || 1), (row) => element("span.share", {}, element("i", { style: `width: ${(100 * row.much / most).toFixed(1)}%` }), plots.percent(row.much / (this.total || 1))), "minmax(90px, 1fr)", `Of ${this.metric.about}`),
-        ...(timed ? [number("time", (row) => row.time, (row) => seconds(row.time), "82px")] : []),
-        number("bytes", (row) => row.bytes, (row) => bytes(row.bytes), "88px", "Read and written, as the operator table models it"),
-        number("operations", (row) => row.flops, (row) => plots.short(row.flops), "92px", "Floating-point operations, as the operator table models them"),
-        ...(timed ? [
-          number("bytes / s", (row) => (row.time ? row.bytes / row.time : 0), (row) => rate(row, "bytes", (value) => `${plots.short(value)}B`), "86px"),
-          number("FLOP / s", (row) => (row.time ? row.flops / row.time : 0), (row) => rate(row, "flops", plots.short), "86px"),
-        ] : []),
-        ...(timed && profile.share ? [number("of ceiling", (row) => (row.time ? row.roof / row.time : 0), (row) => plots.percent(row.time ? row.roof / row.time : 0), "84px", "The least that the step can take on this device, as it was measured, over what it took")] : []),
-        ...(timed && profile.bound && this.group === "steps" ? [{ title: "bound by", get: (row) => row.bound, width: "86px", about: "What the least time comes from: moving bytes, computing, or being launched" }] : []),
-        number("FLOP / byte", (row) => (row.bytes ? row.flops / row.bytes : 0), (row) => (row.bytes ? plots.short(row.flops / row.bytes) : ""), "100px"),
-      ], {
-        name: this.group, sort: named.length, down: true,
-        pick: (row) => this.bus.select({ node: row.node }), picked: (row) => this.group === "steps" && this.bus.selection && this.bus.selection.node === row.node,
-      });
-      this.grid.set([...rows.values()]);
+      this.grid = ostinato.timelineGrid(this.entry, this.group, this.width, this.metric, this.bus);
       this.top.replaceChildren(this.grid.element);
     }
 
