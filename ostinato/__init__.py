@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ostinato.passes.fold_constants import FoldConstants
     from ostinato.passes.pipeline import PipelineOptions
     from ostinato.passes.policy import Policy
+    from ostinato.runtime.audit import AuditReport
     from ostinato.runtime.encode import EmbedExecutable
     from ostinato.runtime.executable import Executable
     from ostinato.runtime.forward import TextExecutable
@@ -91,6 +92,7 @@ __all__ = [
     "Artifact",
     "ArtifactError",
     "AsyncTextStream",
+    "AuditReport",
     "BackendError",
     "BoundsError",
     "CacheShape",
@@ -138,16 +140,16 @@ __all__ = [
     "TextExecutable",
     "TextStream",
     "TokenDataset",
-    "Traced",
     "TraceSession",
+    "Traced",
     "TrainStep",
     "TrainingShape",
     "VerificationError",
     "WeightsError",
     "__version__",
+    "audit",
     "bisect",
     "breakeven",
-    "audit",
     "chat_examples",
     "compare",
     "compile",
@@ -190,6 +192,7 @@ _HOMES = {
     "ostinato.passes.fold_constants": ("FoldConstants",),
     "ostinato.passes.pipeline": ("PipelineOptions",),
     "ostinato.passes.policy": ("Policy",),
+    "ostinato.runtime.audit": ("AuditReport",),
     "ostinato.runtime.encode": ("EmbedExecutable",),
     "ostinato.runtime.executable": ("Executable",),
     "ostinato.runtime.forward": ("TextExecutable",),

@@ -184,10 +184,12 @@ class TraceSession:
     # running
 
     def __enter__(self) -> Self:
-        executable = self._executable
-        if self._regions is None:
-            self._regions = _memory(executable, self._program.plan)
-        executable.divert(self)
+        held, self._regions = self._regions, self._regions or _memory(self._executable, self._program.plan)
+        try:
+            self._executable.divert(self)
+        except LifecycleError:
+            self._regions = held
+            raise
         return self
 
     def __exit__(
@@ -353,5 +355,6 @@ def _differences(program: Program, entries: Mapping[str, _Entry]) -> tuple[str, 
                 node.attrs,
             ):
                 was = f"{before.op}@{before.impl}" if before.impl else before.op
+                was = "with other operands or attributes" if was == made else was
                 found.append(f"{name}: {results} = {made}, ordinarily {was}")
     return tuple(found)

@@ -384,7 +384,7 @@ DEVICE void wobble(const X* x, const i32* count, X* y, u32* turn, i64 rows, i64 
         y[i] = x[i] + 1e-2f * static_cast<f32>(mine[0] % 64u);
 }
 """
-_WOBBLE_THREADS = 64
+_WOBBLE_THREADS, _WOBBLE_BLOCKS = 64, 48
 
 
 def _size(site: CallSite) -> tuple[int | float, ...]:
@@ -400,7 +400,7 @@ WOBBLE_ON_GPUS = replace(
         _size,
         lambda site: replace(
             element_launch(site.operand(0).elements),
-            grid=(-(-site.operand(0).elements // _WOBBLE_THREADS), 1, 1),
+            grid=(max(_WOBBLE_BLOCKS, -(-site.operand(0).elements // _WOBBLE_THREADS)), 1, 1),
             block=(_WOBBLE_THREADS, 1, 1),
         ),
         lambda site: None,

@@ -39,6 +39,8 @@ _MEMORY_TYPE, _IS_MANAGED = 2, 8
 _BUFFER, _SIZE = 1, 2
 """How `extra` spells that a pointer to all arguments, or their bytes, comes next."""
 _MOST_ARGUMENTS = 4096
+_NO_SUCH_ARGUMENT = 1
+"""CUDA_ERROR_INVALID_VALUE: the last argument was the one before."""
 
 
 class _KernelParams(Structure):
@@ -253,21 +255,21 @@ class CudaGraphs:
         return self._names[function]
 
     def _arguments(self, params: Any, function: int) -> tuple[ForeignArgument, ...] | None:
-        """Copies of a kernel's arguments; None where the driver does not tell their sizes."""
+        """Copies of a kernel's arguments; None where the driver does not tell them."""
         get = getattr(self._cuda, f"cu{'Func' if params.func else 'Kernel'}GetParamInfo", None)
-        buffer = None if params.arguments else _buffer_of(params.extra)
-        if get is None or not function or (not params.arguments and buffer is None):
+        if get is None or not function:
             return None
+        buffer = None if params.arguments else _buffer_of(params.extra)
         found: list[ForeignArgument] = []
-        offset, size = c_size_t(0), c_size_t(0)
-        while len(found) < _MOST_ARGUMENTS:
-            if get(c_void_p(function), c_size_t(len(found)), byref(offset), byref(size)) != 0:
-                break  # the last one was the last
-            address = params.arguments[len(found)] if buffer is None else buffer + offset.value
-            if not address:
-                return None
-            found.append(ForeignArgument(offset.value, ctypes.string_at(address, size.value)))
-        return tuple(found)
+        offset, size, code = c_size_t(0), c_size_t(0), 0
+        while code == 0 and len(found) < _MOST_ARGUMENTS:
+            code = get(c_void_p(function), c_size_t(len(found)), byref(offset), byref(size))
+            if code == 0:
+                address = params.arguments[len(found)] if params.arguments else buffer and buffer + offset.value
+                if not address:
+                    return None
+                found.append(ForeignArgument(offset.value, ctypes.string_at(address, size.value)))
+        return tuple(found) if code in (0, _NO_SUCH_ARGUMENT) else None
 
     def _params(self, name: str, node: int, params: Any) -> Any:
         self._check(name, c_void_p(node), byref(params))

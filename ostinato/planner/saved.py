@@ -22,6 +22,7 @@ from ostinato.planner.plan import PLAN_VERSION, EntryPlan, PlanHashes, ProgramPl
 __all__ = ["Purpose", "SavedProgram", "open_plan", "program_from_json", "program_to_json", "read_plan"]
 
 _FORMAT = "ostinato-plan"
+_MOST_PROBLEMS = 1000
 _AGAIN = "give the options that it was made with, or plan again and save that"
 
 
@@ -137,6 +138,8 @@ def _graphs(envelope: _Envelope) -> dict[str, Graph]:
 
 
 def _problems(error: ValidationError) -> str:
+    if error.error_count() > _MOST_PROBLEMS:  # to list them takes memory for each
+        return f"{error.error_count()} values are not as they are written"
     items = [f"{'.'.join(map(str, item['loc'])) or 'text'}: {item['msg']}" for item in error.errors(include_url=False)]
     return "; ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 

@@ -474,9 +474,9 @@ class Executable(Explains):
     def divert(self, diversion: Diversion | None) -> None:
         """Has later calls use the runners of a diversion, or this executable's own again; `ostinato.TraceSession` does. What is generated goes on.
 
-        Raises `LifecycleError` for a second one, and while a call is in progress.
+        Raises `LifecycleError` for a second one, and while a call is in progress, whose end is waited for to give this executable its own again.
         """
-        with Executable.exclusive(self):
+        with Executable.exclusive(self, wait=diversion is None):
             if diversion is not None and self._diversion is not None:
                 raise LifecycleError(
                     "this executable is being traced already", hint="close the other TraceSession, or trace a clone()"

@@ -92,23 +92,14 @@ def kind_of(name: str) -> Kind:
     return open_file(name).manifest.request.kind
 
 
-def planned_program(name: str, entry: str | None = None) -> Program:
-    """The program of an artifact without weights, proven for the target that it names, which need not be here; of one of its entries alone where that is named.
+def planned_program(name: str) -> Program:
+    """The program of an artifact without weights, proven for the target that it names, which need not be here.
 
-    Raises what `ostinato.read_artifact` and the checker raise, and `ConfigError` for an entry that it does not have.
+    Raises what `ostinato.read_artifact`, the verifier and the checker raise.
     """
     artifact = read_artifact(name)
     target = replace(named_target(artifact.target), device=artifact.device)
     for graph in artifact.graphs.values():
         verify(graph, target=target, phase="selected")
     check_program(artifact.plan, artifact.graphs, target, sources=artifact.originals)
-    plan, names = artifact.plan, tuple(artifact.plan.entries)
-    if entry is not None:
-        if entry not in names:
-            raise ConfigError(f"{name} has no entry {entry!r}", hint=f"entries: {', '.join(names)}")
-        plan, names = plan.model_copy(update={"entries": {entry: plan.entries[entry]}}), (entry,)
-    graphs, originals, decisions = (
-        {one: table[one] for one in names if one in table}
-        for table in (artifact.graphs, artifact.originals, artifact.decisions)
-    )
-    return Program(plan, graphs, target, NoWeights(), originals, decisions)
+    return Program(artifact.plan, artifact.graphs, target, NoWeights(), artifact.originals, artifact.decisions)

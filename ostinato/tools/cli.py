@@ -188,7 +188,7 @@ COMMANDS = (
         "Look",
         "ostinato.tools.view.command",
         "view_command",
-        "Draw the graph of a model, repeated layers once, and its arena over time; no weight is loaded.",
+        "Show a model, a training run or an artifact in one HTML file: graph, decisions, arena over time, steps and addresses; only --profile loads weights.",
     ),
 )
 

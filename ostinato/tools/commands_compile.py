@@ -197,7 +197,9 @@ def _served(
     if model.family.encoder is not None:
         refuse_decoder_options(model, logits, context)
         if sequences is not None:
-            raise ConfigError(f"{model.family.name} is a family of encoders, which hold no conversations")
+            raise ConfigError(
+                f"{model.family.name} is a family of encoders, which hold no conversations", hint="leave the option out"
+            )
         return Embedder(model, **settings).executable
     if logits != "last":
         raise ConfigError("--logits all is for calls from Python", hint="give --shapes with it")

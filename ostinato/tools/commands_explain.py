@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from ostinato.backend_hip.target import named_target
 from ostinato.compiler import Lowered, Planned, open_device
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
@@ -25,7 +24,8 @@ from ostinato.planner.explain import explain_address, explain_peak
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.explains import explain_mode
 from ostinato.runtime.options import Route, settle_route
-from ostinato.saving.read import is_artifact, read_artifact
+from ostinato.saving.read import is_artifact
+from ostinato.tools.artifacts import planned_program
 from ostinato.tools.commands_passes import DimsOption, DisableOption, traced_bucket
 from ostinato.tools.completion import among
 from ostinato.tools.console import emit_json, output, progress
@@ -189,13 +189,13 @@ def _of_model(lowered: Lowered, planned: Planned | None) -> _Explained:
 
 
 def _of_artifact(name: str, entry: str | None) -> _Explained:
-    found = read_artifact(name)
+    found = planned_program(name)
     if entry is not None and entry not in found.plan.entries:
         raise ConfigError(f"{name} has no entry {entry!r}", hint=f"entries: {', '.join(found.plan.entries)}")
     entries = {key: plan for key, plan in found.plan.entries.items() if entry in (None, key)}
     plan = found.plan.model_copy(update={"entries": entries})
-    graphs = {key: found.originals[key] for key in entries}
-    return _Explained(graphs, found.decisions, named_target(found.target), plan, found.graphs)
+    graphs = {key: found.original(key) for key in entries}
+    return _Explained(graphs, found.decisions, found.target, plan, found.graphs)
 
 
 def _answer(name: str, found: _Explained, question: str, node: str, route: Route | None) -> tuple[ExplainReport, str]:

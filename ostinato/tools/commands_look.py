@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ostinato.ir.text import print_graph
+from ostinato.tools.console import progress
 from ostinato.tools.options import (
     ContextOption,
     EntryOption,
@@ -14,9 +15,7 @@ from ostinato.tools.options import (
     PrecisionOption,
     chosen_model,
 )
-from ostinato.tools.programs import (
-    trace_model,
-)
+from ostinato.tools.programs import trace_model
 
 __all__ = ["trace_command"]
 
@@ -33,6 +32,8 @@ def trace_command(
 
     Example: ostinato trace smollm2 --entry forward
     """
-    sys.stdout.write(
-        print_graph(trace_model(chosen_model(model, model_option), entry, logits, context, precision).graph)
-    )
+    name = chosen_model(model, model_option)
+    with progress(quiet=False) as steps:
+        steps.begin(f"tracing {name}")
+        traced = trace_model(name, entry, logits, context, precision)
+    sys.stdout.write(print_graph(traced.graph))

@@ -14,7 +14,7 @@ from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.passes.pipeline import settled_options
 from ostinato.passes.runner import run_pipeline
-from ostinato.tools.console import emit_json, output
+from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
     ContextOption,
     EntryOption,
@@ -85,10 +85,12 @@ def passes_command(
     Example: ostinato passes smollm2 --target sm_90 --disable fuse_qkv --dump stages
     """
     name = chosen_model(model, model_option)
-    traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
-    options = settled_options(None, traced.precision, disable=disable or (), policy=policy)
-    texts = dump is not None or diff is not None
-    found = run_pipeline(traced.graph.bind(sizes), chosen, options, texts=texts, stop_after=stop_after)
+    with progress(as_json) as steps:
+        steps.begin(f"lowering {name}")
+        traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
+        options = settled_options(None, traced.precision, disable=disable or (), policy=policy)
+        texts = dump is not None or diff is not None
+        found = run_pipeline(traced.graph.bind(sizes), chosen, options, texts=texts, stop_after=stop_after)
     files = () if dump is None else dump_stages(found, dump)
     report = passes_report(found, name, chosen.name, diff, files)
     if as_json:

@@ -23,7 +23,7 @@ from rich.console import Console
 from ostinato.backend_hip.vendor_record import written
 from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_package
 from ostinato.ir.errors import ConfigError, OstinatoError
-from ostinato.tools.console import emit_json, facts, many, output, processors, size, table
+from ostinato.tools.console import emit_json, facts, many, output, processors, progress, size, table
 from ostinato.tools.doctor_quirks import known_quirks, show_quirks
 from ostinato.tools.loading import load_function
 from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
@@ -108,7 +108,9 @@ def doctor_command(
         return
     read = ("as_json", "conformance", "quirks")
     refuse_unread(invocation, "this is doctor without --conformance", read, "add --conformance, or leave them out")
-    report = examine()
+    with progress(as_json) as steps:
+        steps.begin("looking for libraries and cards")
+        report = examine()
     if as_json:
         emit_json(report)
     elif quirks:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,14 @@ import ostinato as ost
 from ostinato.ir.errors import ArtifactError, OstinatoError
 from ostinato.planner.plan import ProgramPlan
 from ostinato.saving.container import Content, write_members
-from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS
+from ostinato.saving.embedded import EmbeddedCheckpoint
+from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS, TOKENIZER, WEIGHTS
 from ostinato.saving.read import open_file
-from tests.artifact.files import changed, forged, manifest_of, members_of
+from tests.artifact.files import changed, compiled, forged, manifest_of, members_of
+from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
+from tests.frontend.make_tokenizers import train
 
-FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FAST = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def refused(path: Path) -> OstinatoError:
@@ -274,3 +279,79 @@ def test_texts_that_are_nothing(member: str, content: bytes, saved: Path, tmp_pa
 def test_an_operator_that_nobody_knows(saved: Path, tmp_path: Path) -> None:
     text = re.sub(r"= [a-z_]+@", "= steal@", members_of(saved)["graphs/0.ir"].decode(), count=1)
     assert "steal" in str(refused(changed(saved, tmp_path / "steal.ost", {"graphs/0.ir": text.encode()})))
+
+
+@pytest.mark.parametrize("kind", ["arena", "weights", "state", "io", "constants"])
+def test_memory_that_no_machine_has(kind: str, saved: Path, tmp_path: Path) -> None:
+    said = json.loads(members_of(saved)[PLAN])
+    for region in said["plan"]["regions"]:
+        region["bytes"] = 2**62 if region["region"]["kind"] == kind else region["bytes"]
+    content = _rehashed(json.dumps(said)).encode()
+    assert isinstance(refused(changed(saved, tmp_path / "huge.ost", {PLAN: content})), ost.CapacityError)
+
+
+def test_offsets_outside_of_regions(saved: Path, tmp_path: Path) -> None:
+    """Every range of the first steps moved out of its region."""
+    said = json.loads(members_of(saved)[PLAN])
+    (entry,) = said["plan"]["entries"].values()
+    for step in entry["steps"][:2]:
+        for operand in (operand for operand in step["operands"] if operand is not None):
+            before = dict(operand["range"])
+            for offset in (2**40, -256):
+                operand["range"]["offset"] = offset
+                content = _rehashed(json.dumps(said)).encode()
+                error = refused(changed(saved, tmp_path / "moved.ost", {PLAN: content}))
+                assert isinstance(error, ost.PlanError)
+            operand["range"] = before
+
+
+def test_weights_and_orders_of_rows_that_lead_outside(tmp_path: Path, seed: int) -> None:
+    """The rows of Q and K of a GGUF file of llama's are in an order that the file states."""
+    config = small_config("llama")
+    model = ost.load(write_gguf(tmp_path / "model.gguf", config, random_model(config, seed)))
+    source = compiled(model).save(tmp_path / "saved.ost", weights=True)
+    said, members = manifest_of(source), members_of(source)
+    weights = members[WEIGHTS]
+    end = len(weights)
+    for order in (2**40, -1, 0):
+        other = weights[: end - 8] + struct.pack("<q", order)
+        assert "names no row, or one twice" in str(refused(changed(source, tmp_path / "rows.ost", {WEIGHTS: other})))
+    assert WEIGHTS in str(refused(changed(source, tmp_path / "short.ost", {WEIGHTS: weights[:-8]})))
+    name = "model.norm.weight"
+    for field, value in (("shape", [2**40]), ("shape", [32]), ("dtype", "f16"), ("dtype", "x"), ("rows", "absent")):
+        tensors = {**said["embedded"]["tensors"], name: {**said["embedded"]["tensors"][name], field: value}}
+        path = changed(source, tmp_path / "table.ost", embedded={**said["embedded"], "tensors": tensors})
+        assert isinstance(refused(path), ArtifactError)
+    shifted = {**said["embedded"]["tensors"], name: {**said["embedded"]["tensors"][name], "shift": 1.0}}
+    path = changed(source, tmp_path / "shift.ost", embedded={**said["embedded"], "tensors": shifted})
+    assert isinstance(refused(path), ost.WeightsError)  # the plan loads it as it is
+
+
+def test_a_tokenizer_that_is_none(tmp_path: Path, seed: int) -> None:
+    folder, tokenizer = tmp_path / "model", train()
+    folder.mkdir()
+    config = small_config(vocab_size=tokenizer.get_vocab_size())
+    write_hf_checkpoint(folder, config, random_model(config, seed))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    source = compiled(ost.load(folder)).save(tmp_path / "saved.ost", weights=True)
+    good = EmbeddedCheckpoint(open_file(source)).tokenizer()
+    assert good.encode("hello, world") == ost.load(folder).checkpoint.tokenizer().encode("hello, world")
+    for content in (b"", b"{}", b"\xff", b"[" * 10_000):
+        path = changed(source, tmp_path / "other.ost", {TOKENIZER: content})
+        with pytest.raises(ost.WeightsError, match="tokenizer"):
+            EmbeddedCheckpoint(open_file(path)).tokenizer()
+
+
+@pytest.mark.slow
+def test_what_a_hostile_text_costs_is_bounded(saved: Path, tmp_path: Path) -> None:
+    """Two million wrong values, as many as are looked at, cost each some memory; more are not looked at."""
+    plan = json.loads(members_of(saved)[PLAN])
+    plan["plan"]["regions"] = [0] * 2_000_000
+    path = changed(saved, tmp_path / "many.ost", {PLAN: json.dumps(plan).encode()})
+    code = (
+        "import resource, sys\nimport ostinato as ost\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
+        "try:\n    ost.read_artifact(sys.argv[1])\nexcept ost.ArtifactError as error:\n    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert "2000000 values are not as they are written" in found.stdout

@@ -63,7 +63,7 @@ def test_loading_compiles_nothing_and_proves_the_plan(
 
 
 @pytest.mark.parametrize("family", SMALL_FAMILIES)
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("weights", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_family_gives_the_same_bits(family: str, weights: bool, tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -85,7 +85,7 @@ def test_every_family_gives_the_same_bits(family: str, weights: bool, tmp_path: 
     }
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.Q8_0, DType.Q4_K])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.Q8_0, pytest.param(DType.Q4_K, marks=pytest.mark.slow)])
 def test_quantised_tensors_keep_their_blocks_and_the_order_of_their_rows(
     dtype: DType, tmp_path: Path, seed: int
 ) -> None:
@@ -178,6 +178,7 @@ def test_an_llm_and_an_embedder(model: ost.Model, tmp_path: Path) -> None:
         ost.LLM.load(tmp_path / "text.ost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [False, True])
 def test_minilm_with_its_tokenizer(weights: bool, tmp_path: Path) -> None:
     embedder = ost.Embedder("minilm", max_seq_length=32)

@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 import ostinato as ost
+from ostinato.backend_hip.target import named_target
+from ostinato.frontend.trace import GraphBuilder
+from ostinato.ir.graph import Graph
 from ostinato.ir.step import Region
+from ostinato.ir.types import DType, TensorType
+from ostinato.passes.runner import run_pipeline
+from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan, ProgramPlan
+from ostinato.planner.program import build_program
 from ostinato.runtime.profile import Profile, StepTime
+from ostinato.runtime.program import NoWeights, Program
 from ostinato.tools.diff import diff_plans
 from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.programs import plan_buckets
@@ -110,7 +118,9 @@ def test_a_profile_gives_times_shares_and_what_bounds_a_step(
     page.mouse.click(box["x"] + box["width"] - 16, box["y"] + 25)
     assert page.evaluate("ostinato.bus.selection.node") == plan.steps[last].node
     page.get_by_role("radio", name="layers", exact=True).click()
-    assert page.locator("[data-panel=timeline] .grid-body .grid-row").count() == LAYERS + 1
+    rows = page.locator("[data-panel=timeline] .grid-body .grid-row")
+    rows.nth(LAYERS).wait_for()
+    assert rows.count() == LAYERS + 1
 
 
 def test_lanes_stand_below_one_another(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
@@ -219,3 +229,48 @@ def test_a_graph_without_a_plan_has_no_panels_of_memory(
     ost.view(subjects[0].entries[0].graph, file)
     page = opened(file)
     assert page.locator("[role=tab]").all_text_contents() == ["Graph"]
+
+
+def program_with(graph: Graph) -> Program:
+    """A graph of one's own, lowered and planned for the host."""
+    target = named_target("host")
+    lowered = run_pipeline(graph, target).graph
+    plan = build_program({"own": (lowered, plan_entry(lowered, target, name="own"))})
+    return Program(plan, {"own": lowered}, target, NoWeights())
+
+
+def each_panel(page: Any) -> None:
+    """Shows every panel of the lower part once; complaints are the fixture's business."""
+    for tab in page.locator(".dock.lower [role=tab]").all_text_contents():
+        show(page, tab)
+
+
+def test_a_program_without_an_arena_is_shown(opened: Open, tmp_path: Path) -> None:
+    builder = GraphBuilder("own")
+    x = builder.input("x", TensorType((4,), DType.F32))
+    program = program_with(builder.finish((builder.apply("silu", (x,), name="y"),)))
+    assert program.plan.entries["own"].slots == ()
+    page = opened(written(tmp_path, subject_of(program), before=subject_of(program)))
+    each_panel(page)
+    show(page, "Addresses")
+    names = page.evaluate(f"{panel('addresses')}.grid.shown.map((row) => row.name)")
+    assert sorted(names) == ["x", "y"]
+
+
+def test_names_are_text_everywhere(opened: Open, tmp_path: Path) -> None:
+    """Markup, separators and line ends in names of values: shown, selected and copied as they are."""
+    names = ["</script><img src=x onerror=alert(1)>", 'a,"b"\nc', "=1+1", "d.layers.3.<b>"]
+    builder = GraphBuilder("own")
+    value = builder.input("x", TensorType((512,), DType.F32))
+    for name in names:
+        value = builder.apply("silu", (value,), name=name)
+    program = program_with(builder.finish((builder.apply("tanh", (value,), name="y"),)))
+    page = opened(written(tmp_path, subject_of(program), before=subject_of(program)))
+    each_panel(page)
+    for name in names:
+        page.evaluate("(node) => ostinato.bus.select({ node })", name)
+        assert name.split("\n")[0] in page.locator("aside").inner_text()
+    show(page, "Addresses")
+    rows = csv.DictReader(io.StringIO(page.evaluate(f"{panel('addresses')}.grid.csv()"), newline=""))
+    assert set(names) <= {row["name"] for row in rows}
+    assert page.evaluate("document.images.length") == 0

@@ -80,6 +80,17 @@ def test_captured_is_held_against_planned_before_it_counts(
     assert captured(IDS)["logits"].tobytes() == captured.clone("planned")(IDS)["logits"].tobytes()
 
 
+def test_what_is_captured_and_what_is_not_is_explained(llama: ost.Model, gpu: HipDevice) -> None:
+    whole = compiled(llama, gpu, "captured").explain_mode()
+    (entry,) = whole.entries
+    assert (entry.graphs, entry.captured, entry.alone) == (1, entry.steps, ())
+    (part,) = compiled(llama, gpu, "captured", capture=["ffn"]).explain_mode().entries
+    assert part.graphs > 1
+    assert part.captured + len(part.alone) == part.steps == entry.steps
+    assert not any(".ffn." in name for name in part.alone)
+    assert "are submitted one by one: " in str(part)
+
+
 def test_no_gate_where_nothing_is_known(llama: ost.Model, gpu: HipDevice, replays: list[int]) -> None:
     compiled(llama, gpu, "captured").prewarm()
     assert not replays

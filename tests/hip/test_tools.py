@@ -24,7 +24,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> ost.Model:
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_all_modes_keep_their_contracts(family: str, gpu: HipDevice, tmp_path: Path, seed: int) -> None:
-    report = compare(small_model(family, tmp_path, seed), MODES, device=gpu, replays=3, seed=seed)
+    shape = {"B": [2], "T": [6]}
+    model = small_model(family, tmp_path, seed)
+    report = compare(
+        model, MODES, device=gpu, replays=3, seed=seed, tokens=6, edges=False, operators=False, buckets=shape
+    )
     assert report.ok, report.pair_lines()
     assert len(report.pairs) == 15
     assert all(pair.verdict == "bit-equal" for pair in report.pairs if "reference" not in (pair.left, pair.right))

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 import ostinato as ost
 from ostinato.frontend.trace import GraphBuilder
+from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.executable import Executable
 from ostinato.tools.bench import bench
@@ -20,7 +21,6 @@ from ostinato.tools.compare.probe import Probe, bits_equal
 from ostinato.tools.compare.workload import make_workload
 from tests.frontend.make_encoders import write_encoder
 from tests.runtime.test_plain_graphs import load
-from tests.training.tiny import batch, checkpoint, make
 
 IDS = np.array([[5, 9, 2], [12, 3, 77]], np.int32)
 MODES = ("reference", "eager", "planned", "guarded")
@@ -83,6 +83,31 @@ def test_a_run_makes_as_many_launches_before_and_after_a_session(tiny: ost.TextE
     assert usual == [launches() for _ in range(2)]
     plan = session.plan.entries[session.steps[0].entry]
     assert traced == plan.stats.launches == usual[0] > 0
+
+
+def test_only_a_session_allocates(tiny: ost.TextExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arena and io of the traced plan, once; ordinary runs allocate nothing, before or after."""
+    sizes: list[int] = []
+    allocate = type(tiny.device).allocate
+
+    def counted(self: Any, nbytes: int, *arguments: Any, **options: Any) -> Any:
+        sizes.append(nbytes)
+        return allocate(self, nbytes, *arguments, **options)
+
+    tiny(IDS)
+    monkeypatch.setattr(type(tiny.device), "allocate", counted)
+    tiny(IDS)
+    assert not sizes
+    session = ost.TraceSession(tiny, results_of=[LAYERS])
+    assert not sizes, "planning needs no memory of the device"
+    with session:
+        tiny(IDS)
+        tiny(IDS)
+    where = tiny.device.name
+    assert sizes == [session.plan.size_of(Region(where, kind)) for kind in ("arena", "io")]
+    sizes.clear()
+    tiny(IDS)
+    assert not sizes
 
 
 def test_values_are_those_that_an_observer_sees(tiny: ost.TextExecutable) -> None:
@@ -153,43 +178,6 @@ def test_encoders_are_traced(tmp_path: Path) -> None:
     assert len(session.values) == len(session.scopes) >= 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_training_steps_are_traced_and_go_on(mode: str, tmp_path: Path) -> None:
-    folder = checkpoint("llama", tmp_path, num_hidden_layers=1)
-    options = {"keep_gradients": True, "seed": 3, "mode": mode}
-    usual, traced = make(folder, **options), make(folder, **options)
-    session = ost.TraceSession(traced, results_of=["layers.0"])
-    for number in range(4):
-        expected = usual(*batch(number)).loss
-        if number in (1, 2):
-            with session:
-                assert traced(*batch(number)).loss == expected
-        else:
-            assert traced(*batch(number)).loss == expected
-        for name in usual.gradient_names:  # those of a traced step lie where all others do
-            assert bits_equal(traced.gradient(name), usual.gradient(name)), name
-    assert len(session.steps) == 2
-    assert not bits_equal(*[session.steps[i].values["layers.0.add_1"] for i in (0, 1)])
-    for name in usual.state_names:
-        assert bits_equal(traced.read_state(name), usual.read_state(name)), name
-
-
-def test_hooks_and_bound_gradients_hold_in_a_traced_step(tmp_path: Path) -> None:
-    step = make(checkpoint("llama", tmp_path, num_hidden_layers=1), keep_gradients=True, seed=3)
-    name = step.gradient_names[0]
-    seen: list[int] = []
-    step.on_gradient_ready(name, lambda ready: seen.append(ready.step))
-    with ost.TraceSession(step, results_of=["layers.0"]) as session:
-        step(*batch(0))
-        buffer = np.full(step.gradient(name).shape, 7, np.float32)
-        step.bind_grad_buffer(name, buffer)
-        step(*batch(1))
-    assert seen == [1, 2]
-    assert len(session.steps) == 2
-    assert bits_equal(buffer, step.gradient(name))
-    assert buffer.any()
-
-
 def every_float(dtype: DType) -> Executable:
     """x twice in that dtype, and on in float32."""
     builder = GraphBuilder("main")
@@ -254,6 +242,26 @@ def test_without_fusion_it_is_there_and_the_session_says_what_changed(tiny: ost.
     assert "may differ in their last bits" in str(session)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * expected.std())
     assert bits_equal(tiny(IDS)["logits"], expected), "the caches that the traced run wrote are those of the executable"
+
+
+def test_weights_that_fusion_lays_out_otherwise_are_loaded_for_the_session(tiny_model: ost.Model) -> None:
+    executable = ost.compile(tiny_model, buckets={"B": [2], "T": [4]}, context=16, threads=1)
+    expected, weights = executable(IDS)["logits"], executable.regions.shared.weights
+    with ost.TraceSession(executable, ["layers.0.ffn.gate"], unfused=True) as session:
+        found = executable(IDS)["logits"]
+    assert session.plan.weights != executable.program.plan.weights
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * expected.std())
+    assert executable.regions.shared.weights is weights
+    name = "model.layers.0.mlp.gate_proj.weight"
+    executable.replace_weights({name: np.zeros((96, 64), np.float32)})
+    with ost.TraceSession(executable, results_of=[LAYERS]) as plain:
+        replaced = executable(IDS)["logits"]
+    assert bits_equal(replaced, executable(IDS)["logits"])
+    assert not bits_equal(replaced, expected), "a session sees the weights as they are"
+    assert len(plain.steps) == 1
+    with pytest.raises(ost.LifecycleError, match="weights were replaced"), session:
+        pass
+    assert executable.diversion is None
 
 
 def test_what_an_unfused_run_left_in_the_caches_is_not_taken_for_the_ordinary_programs(tiny_model: ost.Model) -> None:
@@ -366,10 +374,3 @@ def test_one_session_at_a_time_and_none_within_a_call(tiny: ost.TextExecutable) 
     with second:  # neither refusal has left anything behind
         tiny(IDS)
     assert len(second.steps) == 1
-
-
-def test_overwritten_bytes_are_not_taken_for_the_value(tmp_path: Path) -> None:
-    step = make(checkpoint("llama", tmp_path, num_hidden_layers=1), micro_batches=2)
-    session = ost.TraceSession(step, ["grad.*"])
-    taken = [name for name, reason in session.left_out.items() if "taken over" in reason]
-    assert not set(taken) & set(session.names["train"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import ostinato as ost
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.parse import parse_graph
 from ostinato.planner.saved import program_from_json
@@ -16,6 +17,7 @@ from ostinato.tools.diff.limits import judge, parse_limit
 from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.schemas import ErrorReport
 from tests.tools.conftest import Run
+from tests.tools.test_every_command import CONFIG
 
 SHAPES = ("--shapes", "B=1,T=8")
 GRAPH = """graph @f {{
@@ -214,3 +216,28 @@ def test_what_cannot_be_compared(
     assert result.code in (1, 2)
     assert message in report.message
     assert report.hint
+
+
+def test_artifacts_and_training_runs(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
+    """Of artifacts also what they were made of and on; of a training run the planned step."""
+    files = [tmp_path / name for name in ("a.ost", "b.ost")]
+    for file, disable in zip(files, ((), ("fuse_swiglu",)), strict=True):
+        ost.compile(tiny, buckets={"B": [1], "T": [4]}, device="cpu", disable=disable).save(file)
+    report = diff(*files, run=ostinato)
+    assert report.before.kind == "artifact"
+    assert report.plan is not None
+    assert report.plan.differs
+    assert "asked disable" in {fact.what for fact in report.made_with}
+    assert any(fact.what.startswith("row ") for fact in report.made_with)
+    assert ostinato("diff", files[0], files[0]).out == "no difference\n"
+    assert "made of and on" in ostinato("diff", *files).out
+    for question in ((), ("--address",), ("--layout",)):
+        assert ostinato("explain", files[0], "logits", *question).code == 0
+    assert ostinato("explain", files[0], "--peak").out.startswith("prefill[N=4,R=1]: ")
+    assert "does not take --dims" in ostinato("explain", files[0], "--dims", "N=4,R=1").err
+    runs = [tmp_path / name for name in ("a.toml", "b.toml")]
+    for file, batch in zip(runs, (2, 4), strict=True):
+        file.write_text(CONFIG.replace("batch = 2", f"batch = {batch}"), encoding="utf-8")
+    figures = {figure.name: figure for _, figure in diff(*runs, run=ostinato).plan.figures()}  # type: ignore[union-attr]
+    assert figures["arena"].change > 0
+    assert not figures["launches"].differs

@@ -20,6 +20,7 @@ from rich.markup import render
 
 from ostinato.ir import errors
 from ostinato.tools.cli import COMMANDS, Command
+from ostinato.tools.console import Steps
 from ostinato.tools.schemas import REPORTS, ErrorReport, Report
 from tests.tools.conftest import Run
 
@@ -44,6 +45,9 @@ RUNS: dict[str, tuple[str, str]] = {
     "view": ("view", "{model} --shapes B=1,T=4 --output {tmp}/report.html"),
 }
 """Command -> the kind of its report, and what it is given: `{model}` is a small one."""
+
+QUICK = frozenset({"evidence ls", "evidence prune"})
+"""Commands that never take a second, and show no bar."""
 
 ELSEWHERE = {
     "bench": "tests/tools/test_cli.py",
@@ -192,6 +196,8 @@ def test_every_command_is_run_here_or_there() -> None:
 def test_json_fits_the_schema(
     name: str, ostinato: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Steps, "begin", lambda self, text: begun.append(text))
     monkeypatch.chdir(tmp_path)
     kind, given = RUNS[name]
     (tmp_path / "run.toml").write_text(CONFIG, encoding="utf-8")
@@ -201,6 +207,7 @@ def test_json_fits_the_schema(
     assert json.loads(result.out)["kind"] == kind
     report: Report = result.report()  # validated strictly against the schema of its kind
     assert type(report) is REPORTS[kind]
+    assert bool(begun) == (name not in QUICK), "a bar for whatever takes long"
     assert json.loads(report.model_dump_json()) == json.loads(result.out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -171,6 +172,17 @@ def test_a_size_without_room_is_refused(size: tuple[float, float]) -> None:
     with pytest.raises(ost.ConfigError, match="cannot be drawn") as refused:
         Paper(*size)
     assert "60 by 50" in str(refused.value.hint)
+
+
+def test_view_prints_arenas_in_that_size(training: PlannedTraining, tmp_path: Path) -> None:
+    (picture,) = ost.view(training, tmp_path, paper=Paper.parse("120X70"))
+    (file,) = [Path(name) for name in picture.files if name.endswith(".arena.svg")]
+    assert 'width="120mm" height="70mm"' in file.read_text()
+    with pytest.raises(ost.ConfigError, match="no size on paper"):
+        ost.view(training, tmp_path / "report.html", paper=Paper())
+    for text in ("160", "axb", "160x", "1x2x3", ""):
+        with pytest.raises(ost.ConfigError, match="is no size of a picture"):
+            Paper.parse(text)
 
 
 def test_an_arena_that_the_plan_does_not_have_is_refused(training: PlannedTraining) -> None:

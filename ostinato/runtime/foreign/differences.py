@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from ostinato.ir.foreign import short_name
+from ostinato.runtime.foreign.numbers import real_of
 from ostinato.runtime.foreign.report import GraphNodeEntry, GraphScalar, TorchFinding, TorchGraphReport
 
 __all__ = ["differences"]
@@ -17,6 +18,9 @@ __all__ = ["differences"]
 _DEVICE = "keep what changes in a tensor on the device (torch.tensor(value, device=...)), and write it in place before each replay"
 
 
+_STRUCTURE = 16
+"""Bytes up to which an argument is a number or two, rather than a structure with gaps in it."""
+_WORD, _NARROW = 8, 1 << 31
 _LARGE = 1 << 20
 """Integers above that are rather the bits of a float, where they make a plain one."""
 
@@ -53,15 +57,23 @@ def _of_nodes(node: GraphNodeEntry, other: GraphNodeEntry) -> Iterator[TorchFind
         )
         return
     theirs = {(scalar.argument, scalar.offset): scalar for scalar in other.scalars}
+    sizes: dict[int, int] = {}
+    for scalar in node.scalars:
+        sizes[scalar.argument] = sizes.get(scalar.argument, 0) + scalar.nbytes
     for scalar in node.scalars:
         against = theirs.get((scalar.argument, scalar.offset))
         if against is not None and against != scalar:
             yield TorchFinding(
-                severity="warning",
+                severity="warning" if sizes[scalar.argument] <= _STRUCTURE else "note",
                 kind="frozen scalar",
                 nodes=(node.index,),
                 message=f"{who}: argument {scalar.argument} has {_shown(scalar, against)} at byte {scalar.offset} in one capture and "
-                f"{_shown(against, scalar)} in the other; every replay uses that of its own capture",
+                f"{_shown(against, scalar)} in the other; every replay uses that of its own capture"
+                + (
+                    ""
+                    if sizes[scalar.argument] <= _STRUCTURE
+                    else " (within a large structure, where it may be padding)"
+                ),
                 hint=_DEVICE,
             )
     places = {(pointer.argument, pointer.offset): pointer for pointer in other.pointers}
@@ -80,11 +92,22 @@ def _of_nodes(node: GraphNodeEntry, other: GraphNodeEntry) -> Iterator[TorchFind
 
 
 def _shown(scalar: GraphScalar, other: GraphScalar) -> str:
-    """A number as what it seems to be: as a float where it looks like one and the other one does."""
-    as_float = (
-        scalar.real is not None and other.real is not None and max(abs(scalar.integer), abs(other.integer)) > _LARGE
-    )
-    return f"{scalar.real!r}" if as_float else str(scalar.integer)
+    """A number as what it seems to be: a double, an integer, or those of its two halves that differ, each as a float or an integer."""
+    mine, theirs = (item.integer.to_bytes(item.nbytes, "little", signed=True) for item in (scalar, other))
+    if len(mine) == _WORD and len(theirs) == _WORD and max(abs(scalar.integer), abs(other.integer)) >= _NARROW:
+        if scalar.real is not None and other.real is not None:
+            return f"{scalar.real!r}"
+        halves = [(mine[at : at + 4], theirs[at : at + 4]) for at in (0, 4)]
+        return ", ".join(_half(a, b) for a, b in halves if a != b)
+    return _half(mine, theirs) if len(mine) == 4 and len(theirs) == 4 else str(scalar.integer)
+
+
+def _half(mine: bytes, theirs: bytes) -> str:
+    """Four bytes as a float where both sides make one that somebody would write, as an integer otherwise."""
+    integers = [int.from_bytes(data, "little", signed=True) for data in (mine, theirs)]
+    reals = [real_of(data) for data in (mine, theirs)]
+    as_float = None not in reals and max(map(abs, integers)) > _LARGE
+    return f"{reals[0]:.7g}" if as_float else str(integers[0])
 
 
 def _listed(names: list[str]) -> str:

@@ -9,14 +9,13 @@ use (`named`) finds that too: a pointer that leads to none of them, and a tensor
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ostinato.ir.foreign import ForeignGraph, ForeignNode, GraphDriver, short_name, words_of
 from ostinato.runtime.foreign.hazards import missing_edges
+from ostinato.runtime.foreign.numbers import real_of
 from ostinato.runtime.foreign.report import (
     GraphNodeEntry,
     GraphPointer,
@@ -30,6 +29,8 @@ from ostinato.runtime.foreign.torch_memory import DEFAULT_POOL, Block, TorchMemo
 __all__ = ["NamedBytes", "audit_graph"]
 
 KEEP = "keep a reference to the tensor as long as the graph is replayed, and give it new values in place (static.copy_(new))"
+_TENSOR_MAP = 128
+"""Bytes of a CUtensorMap."""
 _LEAST, _MOST = 1 << 36, 1 << 47
 """Between these lie the addresses that CUDA hands out on 64-bit systems."""
 
@@ -145,9 +146,9 @@ class _Places:
                 return "managed", None
             case "pinned":
                 return "pinned host", None
-        if certain:
-            return "pageable host", None
-        return ("unmapped", None) if self._memory.is_near(address) else None
+        if self._memory.is_near(address):
+            return "unmapped", None
+        return ("pageable host", None) if certain else None
 
     def name(self, address: int) -> str:
         """The tensor of the caller's that has an address."""
@@ -224,17 +225,8 @@ def _scalars(node: ForeignNode, pointers: set[tuple[int, int]]) -> Iterator[Grap
                     offset=start,
                     nbytes=len(data),
                     integer=int.from_bytes(data, "little", signed=True),
-                    real=_real(data),
+                    real=real_of(data),
                 )
-
-
-def _real(data: bytes) -> float | None:
-    """The float that bytes are, where that is a number that somebody would write."""
-    form = {4: "<f", 8: "<d"}.get(len(data))
-    if form is None:
-        return None
-    value = float(struct.unpack(form, data)[0])
-    return value if value == 0 or (math.isfinite(value) and 1e-12 < abs(value) < 1e12) else None
 
 
 # findings
@@ -329,7 +321,7 @@ def _named_findings(nodes: Sequence[GraphNodeEntry], named: Sequence[NamedBytes]
     if not named:
         return
     pointers = [(node, pointer) for node in nodes for pointer in node.pointers]
-    hidden = any(not node.readable for node in nodes)
+    hidden = any(not node.readable or _has_tensor_map(node) for node in nodes)
     for tensor in named:
         if tensor.nbytes and not any(tensor.holds(pointer.address) for _, pointer in pointers):
             yield TorchFinding(
@@ -355,3 +347,12 @@ def _named_findings(nodes: Sequence[GraphNodeEntry], named: Sequence[NamedBytes]
             "named: it may be an old one, or another tensor that got a freed address",
             hint="name it if it belongs to the graph (a library's workspace and the state of torch's random generator are such blocks too), or capture again",
         )
+
+
+def _has_tensor_map(node: GraphNodeEntry) -> bool:
+    """Whether a kernel takes a descriptor of the size of CUDA's tensor maps and no pointer within: its address may be hidden there."""
+    sizes: dict[int, int] = {}
+    for scalar in node.scalars:
+        sizes[scalar.argument] = sizes.get(scalar.argument, 0) + scalar.nbytes
+    pointing = {pointer.argument for pointer in node.pointers}
+    return any(size == _TENSOR_MAP and argument not in pointing for argument, size in sizes.items())

@@ -371,7 +371,7 @@ class TrainExecutable(Executable):
 
     def divert(self, diversion: Diversion | None) -> None:
         """`Executable.divert`, with no step on its way."""
-        with self.exclusive():
+        with self.exclusive(wait=diversion is None):
             self._steps.forget()
         super().divert(diversion)
 

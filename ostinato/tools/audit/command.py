@@ -148,7 +148,13 @@ def _rows(pointers: Sequence[AuditedPointer]) -> list[tuple[str, ...]]:
             f"{pointer.first}-{pointer.last}",
             str(len(pointer.reads)),
             str(len(pointer.writes)),
-            pointer.source,
+            _first(pointer.source),
         )
         for pointer in pointers
     ]
+
+
+def _first(source: str) -> str:
+    """The first of several tensors, and how many more."""
+    first, *others = source.split(", ")
+    return f"{first} and {len(others)} more" if others else first

@@ -33,7 +33,7 @@ from ostinato.tools.repro.run import judge, needs_of
 __all__ = ["Reduced", "environment_of", "reduced"]
 
 _MOST_NODES = 64
-_RUNS = 6
+_RUNS = 20
 """Of a node that may not repeat itself."""
 
 
@@ -157,14 +157,14 @@ def _tenants(graph: Graph, plan: EntryPlan, culprit: Culprit) -> Iterator[tuple[
 
 
 def _windows(plan: EntryPlan, node: str) -> Iterable[tuple[str, ...]]:
-    """The step, and those before it, twice as many each time."""
+    """The step, and those before it, four times as many each time."""
     order = list(dict.fromkeys(step.node for step in plan.steps))
     last, size = order.index(node), 1
     while size <= _MOST_NODES:
         yield tuple(order[max(0, last - size + 1) : last + 1])
         if size > last:
             return
-        size *= 2
+        size *= 4
 
 
 def _results(graph: Graph, name: str) -> tuple[str, ...]:

@@ -157,9 +157,8 @@ class Without:
         if count:
             name = own[count - 1]
             text = f"pass {name} changes what the graph computes"
-            evidence = [
-                f"of your passes {', '.join(own)}, the first {count - 1} agree with the other side, the first {count} do not"
-            ]
+            agreed = f"with {', '.join(own[: count - 1])}" if count > 1 else "with none of your passes"
+            evidence = [f"{agreed} the sides agree, with {name} behind it they do not"]
             mend = f"leave {name} out, or mend it"
             return [
                 self.naming.culprit(

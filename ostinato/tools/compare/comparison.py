@@ -34,10 +34,10 @@ from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
-from ostinato.tools.compare.processes import Again, run_processes
+from ostinato.tools.compare.processes import Again, require_told, run_processes
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
 from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
-from ostinato.tools.compare.summary import programs_of, side_report, timing_of
+from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.training import compare_training
 from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
 from ostinato.tools.compare.workload import TEXTS, Case, Room, WorkStep, make_cases, room_of, steps_of
@@ -46,7 +46,6 @@ from ostinato.tools.schemas_compare import (
     CompareReport,
     Mismatch,
     PairVerdict,
-    ProcessDigest,
 )
 
 __all__ = ["compare"]
@@ -54,7 +53,7 @@ __all__ = ["compare"]
 DEFAULT_TOKENS = 16
 ROWS = 8
 """Sequences at once of a model that is compiled here."""
-REFERENCE_BUDGET = 1_500_000_000
+REFERENCE_BUDGET = 800_000_000
 """Weights times steps that the interpreter is given: of larger models it answers the first cases only."""
 
 
@@ -133,6 +132,8 @@ def compare(
     opened, name = _opened(target, base)
     if isinstance(opened, Executable):
         base = DEFAULT_SIDE
+    if isinstance(target, Executable) and processes:
+        raise ConfigError("another process cannot have this executable", hint="give the model or its path")
     asked = sides_of(modes, base)
     sides = Sides(opened, **_shapes(opened, tokens, buckets, context))
     executables = {side.name: _executable(sides, side) for side in asked if side.function is None}
@@ -141,6 +142,25 @@ def compare(
     room = reduce(Room.shared, map(room_of, executables.values()))
     longest = min(DEFAULT_TOKENS, room.longest) if tokens is None else tokens
     cases = make_cases(room, tokens=longest, seed=seed, edges=edges)
+
+    settings = {
+        "tokens": longest,
+        "seed": seed,
+        "edges": edges,
+        "poison": poison,
+        "buckets": None if buckets is None else dict(buckets),
+        "context": context,
+        "device": device,
+        "precision": precision,
+        "policy": policy,
+        "memory_limit": memory_limit,
+        "threads": threads,
+        "isa": isa,
+    }
+    native = [side for side in asked if side.function is None and executables[side.name].mode != "reference"]
+    again = Again(target=_path(target), modes=tuple(side.name for side in native), settings=settings)
+    if processes:
+        require_told(again, native, base)
 
     ran = _run_all(asked, executables, cases, replays, poison, said)
 
@@ -155,28 +175,7 @@ def compare(
         if item.native and not np.isfinite(item.run.answers.values).all():
             causes.examine(item, _first_not_finite(item) + 1)
     tables = tuple(causes.table(item) for item in programs_of(ran)) if operators else ()
-    known = {item.name: item.run.answers.digest for item in ran if item.native}
-    checked: tuple[ProcessDigest, ...] = ()
-    if processes:
-        again = Again(
-            target=_path(target),
-            modes=tuple(known),
-            settings={
-                "tokens": longest,
-                "seed": seed,
-                "edges": edges,
-                "poison": poison,
-                "buckets": None if buckets is None else dict(buckets),
-                "context": context,
-                "device": device,
-                "precision": precision,
-                "policy": policy,
-                "memory_limit": memory_limit,
-                "threads": threads,
-                "isa": isa,
-            },
-        )
-        checked = run_processes(again, [item.side for item in ran if item.native], base, known, processes, said)
+    checked = run_processes(again, {item.name: item.run.answers.digest for item in ran}, processes, said)
     shown = tuple(side_report(item, ran, item.run.answers.digest, _apart(item, cases)) for item in ran)
     steps = max(len(set(item.run.answers.steps)) for item in ran)
     return CompareReport(
@@ -201,11 +200,7 @@ def compare(
 
 
 def _path(target: object) -> str:
-    """What another process can open. Raises `ConfigError` for an executable, which no other process has."""
-    if isinstance(target, Executable):
-        raise ConfigError(
-            "another process cannot have this executable", hint="give the model or its path, or processes=0"
-        )
+    """What another process can open."""
     return str(target.checkpoint.path if isinstance(target, Model) else target)
 
 

@@ -17,7 +17,7 @@ from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.tools.compare.sides import Side, parse_side
 from ostinato.tools.schemas_compare import CompareReport, ProcessDigest
 
-__all__ = ["Again", "run_processes"]
+__all__ = ["Again", "require_told", "run_processes"]
 
 _MODULE = "ostinato.tools.compare.child"
 _SHOWN = 3
@@ -33,36 +33,37 @@ class Again(BaseModel):
     settings: Mapping[str, Any]
 
 
-def run_processes(
-    again: Again,
-    sides: Sequence[Side],
-    base: Side,
-    known: Mapping[str, str],
-    count: int,
-    said: Callable[[str], None],
-) -> tuple[ProcessDigest, ...]:
-    """Runs `count` processes, one after the other, and compares their digests with those that are `known` by side.
-
-    Raises `ConfigError` for sides and settings that no text stands for, and `BackendError` with the last words of a process that fails.
-    """
+def require_told(again: Again, sides: Sequence[Side], base: Side) -> None:
+    """Raises `ConfigError` for sides and settings that no text stands for."""
     for side in sides:
-        if side.executable is not None or parse_side(side.name, base) != side:
+        if side.executable is not None or callable(side.function) or not _is_told(side, base):
             raise ConfigError("another process cannot be told of this side", node=side.name, hint="write it as a text")
     for name, value in again.settings.items():
         if not isinstance(value, str | int | float | bool | dict | None):
             raise ConfigError(f"another process cannot have {name} {value!r}", hint="give its name")
+
+
+def run_processes(
+    again: Again, known: Mapping[str, str], count: int, said: Callable[[str], None]
+) -> tuple[ProcessDigest, ...]:
+    """Runs `count` processes, one after the other, and compares their digests with those that are `known` by side.
+
+    Raises `BackendError` with the last words of a process that fails.
+    """
     found: list[ProcessDigest] = []
     for number in range(1, count + 1):
         said(f"process {number} of {count}")
-        report = _fresh(again)
-        for side_report in report.sides:
-            digest = side_report.digest
-            found.append(
-                ProcessDigest(
-                    side=side_report.name, process=number, digest=digest, equal=digest == known[side_report.name]
-                )
-            )
+        for side in _fresh(again).sides:
+            equal = side.digest == known[side.name]
+            found.append(ProcessDigest(side=side.name, process=number, digest=side.digest, equal=equal))
     return tuple(found)
+
+
+def _is_told(side: Side, base: Side) -> bool:
+    try:
+        return parse_side(side.name, base) == side
+    except ConfigError:
+        return False
 
 
 def _fresh(again: Again) -> CompareReport:

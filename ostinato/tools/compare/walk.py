@@ -128,7 +128,7 @@ class _Run:
         self, node: Node, position: int, step: Step, operands: tuple[Array | None, ...], spoilt: tuple[Spoilt, ...]
     ) -> Visit:
         written = {item.value: item for item in step.operands if item is not None and item.writes}
-        sources = {node.results[r].name: node.operands[o] for r, o in OP[node.op].aliased(node.operands)}
+        sources = _updated(node)
         for value in node.results:
             place = written.get(value.name) or written.get(sources.get(value.name) or "")
             found = None if place is None else self._read(place, value.name)
@@ -186,20 +186,21 @@ class _Run:
 
     def _spoilt(self, position: int, step: Step) -> Iterator[Spoilt]:
         """The operands in the arena whose bytes are not what was recorded when they were made."""
+        node = self._nodes[step.node]
+        # a row may name the result for the operand that it updates
+        updated = _updated(node)
         for operand in step.operands:
-            if (
-                operand is None
-                or not operand.reads
-                or operand.value == WORKSPACE
-                or operand.range.region.kind != "arena"
-            ):
+            if operand is None or not operand.reads or operand.range.region.kind != "arena":
                 continue
-            made, found = self._value(operand.value), self._read(operand, operand.value)
+            name = updated.get(operand.value, operand.value)
+            if name is None or name == WORKSPACE:
+                continue
+            made, found = self._value(name), self._read(operand, name)
             if found is None or bits_equal(made, found):
                 continue
             index = first_changed(made, found)
-            writer = self._writer(position, operand.range, operand.value)
-            yield Spoilt(operand.value, index, float(made[index]), float(found[index]), writer)
+            writer = self._writer(position, operand.range, name)
+            yield Spoilt(name, index, float(made[index]), float(found[index]), writer)
 
     def _writer(self, position: int, place: ByteRange, value: str) -> str | None:
         """The node of the last step before `position` that wrote in these bytes, unless it is the one that made the value."""
@@ -209,6 +210,11 @@ class _Run:
                 if item is not None and item.writes and item.range.size and item.range.overlaps(place):
                     return None if producer is not None and step.node == producer.name else step.node
         return None
+
+
+def _updated(node: Node) -> dict[str, str | None]:
+    """Results that are operands updated, each with its operand."""
+    return {node.results[result].name: node.operands[place] for result, place in OP[node.op].aliased(node.operands)}
 
 
 def _in_place(step: Step) -> str | None:

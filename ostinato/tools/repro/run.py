@@ -73,7 +73,9 @@ def judge(
         if (worst := worst_of(found[0], again, 0.0, 0.0)) is not None:
             return "not repeated", worst
     worst = worst_of(good, found[0], absolute, relative)
-    return ("agreement" if worst is None else "mismatch"), worst
+    if worst is None:
+        return "agreement", None
+    return ("not repeated" if left == right else "mismatch"), worst
 
 
 def run_way(cut: Cut, saved: Outputs, device: Device, way: Way, runs: int) -> list[dict[str, Array]]:

@@ -59,6 +59,15 @@ class Paper:
     width: float = 160.0
     height: float = 90.0
 
+    @staticmethod
+    def parse(text: str) -> Paper:
+        """The size that a text like "160x90" says, in millimetres. Raises `ConfigError` for any other text."""
+        try:
+            width, height = map(float, text.lower().split("x"))
+        except ValueError:
+            raise ConfigError(f"{text!r} is no size of a picture", hint='write millimetres, as in "160x90"') from None
+        return Paper(width, height)
+
     def __post_init__(self) -> None:
         if not (60 <= self.width <= 2000 and 50 <= self.height <= 2000):
             raise ConfigError(

@@ -38,13 +38,14 @@ from ostinato.tools.programs import LoadProgress, compile_model, plan_buckets
 from ostinato.tools.schemas import ViewReport
 from ostinato.tools.train.config import read_config
 from ostinato.tools.train.job import recipe_of, sketched
+from ostinato.tools.view.arena import Paper
 from ostinato.tools.view.pictures import DOT_MISSING, is_page, view
 from ostinato.tools.view.subjects import Viewable
 from ostinato.training import plan_training
 
 __all__ = ["view_command"]
 
-_SAVED = {"model", "model_option", "before", "write_to", "as_json"}
+_SAVED = {"model", "model_option", "before", "paper", "write_to", "as_json"}
 _TRAINED = _SAVED | {"target"}
 _PLANNED = _TRAINED | {"shapes", "context", "precision", "policy"}
 _PROFILED = (_PLANNED - {"target"}) | {"measured", "device"}
@@ -127,6 +128,15 @@ def view_command(
             help="A second model, artifact or training run: the report says what differs from it.",
         ),
     ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            "--paper",
+            metavar="WIDTHxHEIGHT",
+            show_default=False,
+            help="Draw the arenas to be printed in that size, in millimetres.",
+        ),
+    ] = None,
     write_to: Annotated[
         Path, typer.Option("--output", help="A file that ends in .html for the report, or a folder for pictures.")
     ] = Path("report.html"),
@@ -139,9 +149,14 @@ def view_command(
     Example: ostinato view run.toml --output training.html
 
     Example: ostinato view smollm2 --shapes B=1,T=1,512 --output pictures
+
+    Example: ostinato view smollm2 --paper 160x90 --output pictures
     """
     name = chosen_model(model, model_option)
     page = is_page(write_to)
+    printed = None if paper is None else Paper.parse(paper)
+    if printed is not None and page:
+        raise ConfigError("--paper is for pictures, not for the report", hint="--output FOLDER")
     for option, given in (("--profile", measured), ("--before", before is not None)):
         if given and not page:
             raise ConfigError(f"{option} is for the report, {write_to} is no .html file", hint="--output report.html")
@@ -158,7 +173,7 @@ def view_command(
         steps.begin("drawing")
         title = Path(name).resolve().name if page else None
         measures: dict[str, Any] = {"profile": times.profiles or None, "ceilings": times.ceilings}
-        pictures = view(subject, write_to, title=title, before=earlier, **measures)
+        pictures = view(subject, write_to, title=title, before=earlier, paper=printed, **measures)
     drawn = page or any(file.endswith(".graph.svg") for item in pictures for file in item.files)
     report = ViewReport(
         model=name,

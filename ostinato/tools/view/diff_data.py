@@ -13,6 +13,7 @@ from ostinato.ir.graph import Graph
 from ostinato.planner.plan import ProgramPlan
 from ostinato.tools.diff import diff_graphs, diff_plans
 from ostinato.tools.diff.data import EntryDiff, Fact, Figure, GraphDiff, NodeDiff, SlotDiff, StepDiff
+from ostinato.tools.diff.plans import diff_entries
 from ostinato.tools.view.plan_data import plan_data
 from ostinato.tools.view.strings import Strings
 
@@ -31,22 +32,7 @@ class DiffSide:
 def diff_data(before: DiffSide, after: DiffSide, strings: Strings) -> dict[str, Any]:
     """The difference from `before` to `after`, for a page whose entries are those of `after`."""
     plans = None if before.plan is None or after.plan is None else diff_plans(before.plan, after.plan)
-    made = {item.name: item for item in plans.entries} if plans is not None else {}
-    entries = []
-    for old, new in _pairs(list(before.graphs), list(after.graphs)):
-        graph = diff_graphs(before.graphs[old], after.graphs[new])
-        plan = made.get(new) or made.get(f"{old} / {new}")
-        entries.append(
-            {
-                "name": new,
-                "before": old,
-                "graph": _graph(graph, strings),
-                "plan": None if plan is None else _entry(plan, strings),
-                "old": None
-                if before.plan is None
-                else plan_data(before.plan.entries[old], strings, before.graphs[old]),
-            }
-        )
+    entries = [_side_by_side(before, after, *pair, strings) for pair in _pairs(list(before.graphs), list(after.graphs))]
     paired = {entry["before"] for entry in entries}, {entry["name"] for entry in entries}
     return {
         "before": before.title,
@@ -57,6 +43,17 @@ def diff_data(before: DiffSide, after: DiffSide, strings: Strings) -> dict[str, 
         "facts": [] if plans is None else [_fact(item) for item in plans.facts],
         "entries": entries,
     }
+
+
+def _side_by_side(before: DiffSide, after: DiffSide, old: str, new: str, strings: Strings) -> dict[str, Any]:
+    """One entry of each side: what differs between their graphs and plans, and the first one's plan."""
+    graph, plan, earlier = before.graphs[old], None, None
+    if before.plan is not None:
+        earlier = plan_data(before.plan.entries[old], strings, graph)
+        if after.plan is not None:
+            plan = _entry(diff_entries(before.plan.entries[old], after.plan.entries[new]), strings)
+    found = _graph(diff_graphs(graph, after.graphs[new]), strings)
+    return {"name": new, "before": old, "graph": found, "plan": plan, "old": earlier}
 
 
 def _pairs(before: list[str], after: list[str]) -> list[tuple[str, str]]:

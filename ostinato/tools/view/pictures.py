@@ -18,7 +18,7 @@ from ostinato.ir.files import write_bytes, write_text
 from ostinato.runtime.profile import Profile
 from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.stages import file_stem
-from ostinato.tools.view.arena import arena_to_svg, map_of_plan
+from ostinato.tools.view.arena import Paper, arena_to_svg, map_of_plan
 from ostinato.tools.view.dot import graph_to_dot, render
 from ostinato.tools.view.repeats import Repeat, find_repeats
 from ostinato.tools.view.report import page_data, report_page
@@ -53,6 +53,7 @@ def view(
     profile: Profile | Mapping[str, Profile] | None = None,
     ceilings: Ceilings | None = None,
     before: Viewable | None = None,
+    paper: Paper | None = None,
 ) -> tuple[EntryPicture, ...]:
     """Writes what there is to see of a graph, a traced, lowered or planned model or training step, an executable, an `LLM`, an `Embedder`, or an artifact by
     its path.
@@ -62,7 +63,7 @@ def view(
     `ceilings` what their device can do at most (`measure_ceilings`), and `before` is a second subject: the report says what differs from it.
 
     Any other path is a folder (made if need be) for pictures: `<entry>.graph.dot`, `<entry>.graph.svg` and `.png` where graphviz' `dot` is installed, and
-    `<entry>.arena.svg` where there is a plan.
+    `<entry>.arena.svg` where there is a plan: for the screen, or with `paper` in the size in which it is printed.
 
     Returns what was drawn of each entry. Raises `ConfigError` for a subject that is none of these, a place that cannot be written, a profile of another plan,
     and options of the report for a folder; `ArtifactError` for a damaged artifact; `BackendError` when `dot` fails.
@@ -75,7 +76,9 @@ def view(
         options = (("title", title), ("profile", profile), ("ceilings", ceilings), ("before", before))
         if unread := [name for name, value in options if value]:
             raise ConfigError(f"pictures have no {', '.join(unread)}", hint='name a file that ends in ".html"')
-        return tuple(_write(entry, Path(path)) for entry in found.entries)
+        return tuple(_write(entry, Path(path), paper) for entry in found.entries)
+    if paper is not None:
+        raise ConfigError("a report has no size on paper", hint="name a folder for pictures")
     profiles = {profile.entry: profile} if isinstance(profile, Profile) else profile
     earlier = None if before is None else subject_of(before)
     data = page_data(found, title or found.title, profiles=profiles, ceilings=ceilings, before=earlier)
@@ -83,14 +86,14 @@ def view(
     return tuple(_picture(entry, (file,)) for entry in found.entries)
 
 
-def _write(entry: Entry, folder: Path) -> EntryPicture:
+def _write(entry: Entry, folder: Path, paper: Paper | None) -> EntryPicture:
     dot = graph_to_dot(entry.graph, find_repeats(entry.graph))
     stem = file_stem(entry.name)
     files = [write_text(folder / f"{stem}.graph.dot", dot)]
     if shutil.which("dot") is not None:
         files += [write_bytes(folder / f"{stem}.graph.{form}", render(dot, form)) for form in ("svg", "png")]
     if entry.plan is not None:
-        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(entry.plan))))
+        files.append(write_text(folder / f"{stem}.arena.svg", arena_to_svg(map_of_plan(entry.plan), paper)))
     return _picture(entry, tuple(files))
 
 

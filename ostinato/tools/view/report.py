@@ -26,18 +26,8 @@ PAGE_VERSION = 1
 _PACKAGE = "ostinato.tools.view"
 SCRIPTS = (
     *("core.js", "model.js", "layout.js", "scene.js", "pen.js", "graph.js", "inspector.js", "search.js"),
-    *(
-        "plots.js",
-        "slots.js",
-        "paint.js",
-        "space.js",
-        "grid.js",
-        "arena.js",
-        "timeline.js",
-        "tables.js",
-        "diff.js",
-        "memory.js",
-    ),
+    *("plots.js", "slots.js", "paint.js", "space.js", "grid.js", "arena_pointer.js", "arena.js"),
+    *("timeline_list.js", "timeline.js", "tables.js", "diff.js", "memory.js"),
 )
 """In the order in which they run: what others use comes first."""
 STYLES = ("page.css", "graph.css", "panels.css")

@@ -109,7 +109,7 @@ def subject_of(given: Viewable) -> Subject:
 
 def _program(program: Program) -> Subject:
     source, entries = program.source, _entries(program.plan, program.graphs, program.decisions)
-    title = source.checkpoint.path.name if isinstance(source, CheckpointSource) else entries[0].name
+    title = _called(source.checkpoint.path) if isinstance(source, CheckpointSource) else entries[0].name
     return Subject(title, f"planned for {program.target.name}", entries, program.plan)
 
 
@@ -126,4 +126,9 @@ def _entries(
 
 
 def _model(model: Model) -> str:
-    return model.checkpoint.path.name
+    return _called(model.checkpoint.path)
+
+
+def _called(path: Path) -> str:
+    """What a checkpoint is called: its folder, or the package around a folder that is only called "model"."""
+    return path.parent.name if path.name == "model" and path.parent.name else path.name

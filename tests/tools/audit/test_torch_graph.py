@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from typing import Any
@@ -272,9 +273,49 @@ def test_numbers_that_differ_between_two_captures_are_frozen(memory: FakeAllocat
     again = chain(kernel("adam", x, theirs, 5e-4, 8), kernel("other", theirs, 64))
     report = audited(graph, memory, against=again)
     assert kinds(report) == [("warning", "frozen scalar")] * 2
-    assert "argument 2 has 0.001" in report.findings[0].message.replace("0.0010000000474974513", "0.001")
+    assert "argument 2 has 0.001 at byte 0 in one capture and 0.0005 in the other" in report.findings[0].message
     assert "argument 3 has 7 at byte 0 in one capture and 8 in the other" in report.findings[1].message
     assert audited(graph, memory, against=chain(kernel("adam", x, theirs, 1e-3, 7), kernel("other", theirs, 64))).ok
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "shown"),
+    [
+        (
+            struct.pack("<ff", 1.0, -1e-3),
+            struct.pack("<ff", 1.0, -5e-4),
+            "has -0.001 at byte 0 in one capture and -0.0005",
+        ),
+        (struct.pack("<d", 0.1), struct.pack("<d", 0.2), "has 0.1 at byte 0 in one capture and 0.2"),
+        (struct.pack("<q", 7), struct.pack("<q", -8), "has 7 at byte 0 in one capture and -8"),
+        (struct.pack("<ii", 4, 5), struct.pack("<ii", 4, 6), "has 5 at byte 0 in one capture and 6"),
+        (b"\x01", b"\x02", "has 1 at byte 0 in one capture and 2"),
+    ],
+)
+def test_numbers_are_spelled_as_what_they_seem_to_be(mine: bytes, theirs: bytes, shown: str) -> None:
+    report = audited(chain(kernel("k", mine)), FakeAllocator(), against=chain(kernel("k", theirs)))
+    assert kinds(report) == [("warning", "frozen scalar")]
+    assert shown in report.findings[0].message
+
+
+def test_what_differs_inside_of_a_large_structure_may_be_padding() -> None:
+    mine, theirs = b"\x00" * 32 + b"\x01" * 8, b"\x00" * 32 + b"\x02" * 8
+    report = audited(chain(kernel("k", mine)), FakeAllocator(), against=chain(kernel("k", theirs)))
+    assert kinds(report) == [("note", "frozen scalar")]
+    assert "padding" in report.findings[0].message
+
+
+def test_addresses_that_tensor_maps_hide_make_an_unused_tensor_a_note(memory: FakeAllocator) -> None:
+    x = FakeTensor(memory.take())
+    assert kinds(audited(chain(kernel("gemm", bytes(128))), memory, named={"x": x})) == [("note", "unused tensor")]
+    assert kinds(audited(chain(kernel("gemm", bytes(64))), memory, named={"x": x})) == [("warning", "unused tensor")]
+
+
+def test_a_copy_from_a_segment_that_was_given_back_is_no_copy_of_the_host(memory: FakeAllocator) -> None:
+    x, y = memory.take(), memory.take(pool=POOL)
+    memory.release((0, 0))
+    report = audited(chain(ForeignNode("memcpy", source=x, to=y, nbytes=64)), memory)
+    assert kinds(report) == [("warning", "unmapped address")]
 
 
 def test_an_input_that_was_replaced_between_two_captures(memory: FakeAllocator) -> None:

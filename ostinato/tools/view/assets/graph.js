@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+  const MOST_PASSING = 120;
   const view = { x: 0, y: 0, scale: 1 };
   let canvas, context, pen, place, over, overview, tip;
   let graph = null, scene = null, hovered = null, matches = null, drawn = 0, frame = 0;
@@ -151,7 +152,13 @@
     const chosen = ostinato.bus.selection ? itemOf(ostinato.bus.selection.node) : null;
     const bright = new Set([chosen, hovered].filter(Boolean));
     for (const found of scene.frames) if (found.bottom >= top && found.top <= bottom) pen.frame(found);
-    for (const edge of scene.edges) if (edge.high >= top && edge.low <= bottom && !bright.has(edge.from) && !bright.has(edge.to)) pen.edge(edge, matches !== null);
+    const inside = (y) => y >= top && y <= bottom;
+    for (const edge of scene.edges) {
+      if (edge.high < top || edge.low > bottom || bright.has(edge.from) || bright.has(edge.to)) continue;
+      // of very many arcs those that only pass by say nothing
+      if (scene.arcs > MOST_PASSING && edge.kind === "arc" && !inside(edge.low) && !inside(edge.high)) continue;
+      pen.edge(edge, matches !== null);
+    }
     for (const edge of scene.edges) if (bright.has(edge.from) || bright.has(edge.to)) pen.edge(edge, false, bright.has(edge.to) ? "--accent" : "--warn");
     const near = new Set();
     for (const item of bright) for (const edge of item.touching) near.add(edge.from).add(edge.to);
@@ -213,7 +220,10 @@
     pen.setTransform(ratio, 0, 0, ratio, shift * ratio, 6 * ratio);
     pen.strokeStyle = ostinato.css("--accent");
     pen.lineWidth = 1.5;
-    pen.strokeRect((-view.x / view.scale) * scale, (-view.y / view.scale) * scale, (canvas.clientWidth / view.scale) * scale, (canvas.clientHeight / view.scale) * scale);
+    const edge = (value, most) => Math.max(0, Math.min(most, value)) * scale;
+    const [left, right] = [-view.x, canvas.clientWidth - view.x].map((x) => edge(x / view.scale, scene.width));
+    const [top, bottom] = [-view.y, canvas.clientHeight - view.y].map((y) => edge(y / view.scale, scene.height));
+    pen.strokeRect(left, top, right - left, bottom - top);
     overview.scaleBy = scale;
     overview.shiftBy = shift;
   }

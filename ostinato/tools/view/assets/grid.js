@@ -2,18 +2,31 @@
 "use strict";
 
 ostinato.Grid = class Grid {
-  /** `columns`: {title, get(row) -> number or text, show(row) -> text or element, width, right}; `pick(row)` is told of a click, `picked(row)` says what is marked. */
+  // `columns`: {title, get(row) -> number or text, show(row) -> text or element, width, right}.
+  // `pick(row)` is told of a click, `picked(row)` says what is marked.
   constructor(columns, { name, pick, picked, note, sort = -1, down = false, extra = [] }) {
     const { element } = ostinato;
     Object.assign(this, { columns, name, pick, picked, sort, down, rows: [], shown: [], words: "" });
-    this.search = element("input", { type: "search", placeholder: "Search", "aria-label": `Search ${name}`, oninput: () => { this.words = this.search.value.toLowerCase(); this.sift(); } });
+    this.search = element("input", {
+      type: "search",
+      placeholder: "Search",
+      "aria-label": `Search ${name}`,
+      oninput: () => {
+        this.words = this.search.value.toLowerCase();
+        this.sift();
+      },
+    });
     this.status = element("span.soft");
     this.copied = element("button", { title: "What is listed, as comma separated values", onclick: () => this.copy() }, "Copy as CSV");
     this.head = element("div.grid-row.grid-head", { role: "row" });
     this.body = element("div.grid-body", { role: "rowgroup" });
     this.scroll = element("div.grid-scroll", { role: "table", "aria-label": name, tabindex: "0", onscroll: () => this.draw() }, this.head, this.body);
-    this.element = element("div.grid", { style: `--columns: ${columns.map((column) => column.width || "1fr").join(" ")}` },
-      element("div.bar", {}, ...extra, element("span.search", {}, this.search), this.status, element("span.room"), note || "", this.copied), this.scroll);
+    this.element = element(
+      "div.grid",
+      { style: `--columns: ${columns.map((column) => column.width || "1fr").join(" ")}` },
+      element("div.bar", {}, ...extra, element("span.search", {}, this.search), this.status, element("span.room"), note || "", this.copied),
+      this.scroll,
+    );
     this.draw = ostinato.plots.framed(() => this.paint());
     new ResizeObserver(() => this.draw()).observe(this.scroll);
   }
@@ -26,10 +39,21 @@ ostinato.Grid = class Grid {
     this.sift();
   }
 
-  text(row, column) { return column.text ? column.text(row) : String(column.get(row) ?? ""); }
+  text(row, column) {
+    return column.text ? column.text(row) : String(column.get(row) ?? "");
+  }
 
   sift() {
-    if (!this.texts && this.words) this.texts = new Map(this.rows.map((row) => [row, this.columns.map((column) => this.text(row, column)).join(" ").toLowerCase()]));
+    if (!this.texts && this.words)
+      this.texts = new Map(
+        this.rows.map((row) => [
+          row,
+          this.columns
+            .map((column) => this.text(row, column))
+            .join(" ")
+            .toLowerCase(),
+        ]),
+      );
     const words = this.words.split(/\s+/).filter(Boolean);
     this.shown = words.length ? this.rows.filter((row) => words.every((word) => this.texts.get(row).includes(word))) : [...this.rows];
     const column = this.columns[this.sort];
@@ -38,40 +62,65 @@ ostinato.Grid = class Grid {
       const values = new Map(this.shown.map((row) => [row, column.get(row)]));
       this.shown.sort((a, b) => {
         const [x, y] = [values.get(a), values.get(b)];
-        return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x ?? "").localeCompare(String(y ?? ""), "en", { numeric: true }));
+        return (
+          sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x ?? "").localeCompare(String(y ?? ""), "en", { numeric: true }))
+        );
       });
     }
     const { count } = ostinato;
-    this.status.textContent = this.shown.length === this.rows.length ? `${count(this.rows.length)} rows` : `${count(this.shown.length)} of ${count(this.rows.length)} rows`;
+    this.status.textContent =
+      this.shown.length === this.rows.length ? `${count(this.rows.length)} rows` : `${count(this.shown.length)} of ${count(this.rows.length)} rows`;
     this.headings();
     this.scroll.scrollTop = 0;
     this.draw();
   }
 
   headings() {
-    this.head.replaceChildren(...this.columns.map((column, index) => ostinato.element(`button.cell${column.right ? ".number" : ""}`, {
-      role: "columnheader", "aria-sort": this.sort === index ? (this.down ? "descending" : "ascending") : "none", title: column.about || `Sort by ${column.title}`,
-      onclick: () => {
-        this.down = this.sort === index ? !this.down : Boolean(column.right);
-        this.sort = index;
-        this.sift();
-      },
-    }, column.title, this.sort === index ? (this.down ? " ↓" : " ↑") : "")));
+    this.head.replaceChildren(
+      ...this.columns.map((column, index) =>
+        ostinato.element(
+          `button.cell${column.right ? ".number" : ""}`,
+          {
+            role: "columnheader",
+            "aria-sort": this.sort === index ? (this.down ? "descending" : "ascending") : "none",
+            title: column.about || `Sort by ${column.title}`,
+            onclick: () => {
+              this.down = this.sort === index ? !this.down : Boolean(column.right);
+              this.sort = index;
+              this.sift();
+            },
+          },
+          column.title,
+          this.sort === index ? (this.down ? " ↓" : " ↑") : "",
+        ),
+      ),
+    );
   }
 
   paint() {
-    const { element } = ostinato, height = Grid.HEIGHT;
+    const { element } = ostinato,
+      height = Grid.HEIGHT;
     const from = Math.max(0, Math.floor(this.scroll.scrollTop / height) - 4);
     const to = Math.min(this.shown.length, from + Math.ceil(this.scroll.clientHeight / height) + 8);
     this.body.style.height = `${this.shown.length * height}px`;
     const made = [];
     for (let index = from; index < to; index += 1) {
       const row = this.shown[index];
-      made.push(element("div.grid-row", { role: "row", "aria-selected": String(Boolean(this.picked && this.picked(row))), style: `top: ${index * height}px`, onclick: () => this.pick && this.pick(row) },
-        ...this.columns.map((column) => {
-          const shown = column.show ? column.show(row) : this.text(row, column);
-          return element(`div.cell${column.right ? ".number" : ""}`, { role: "cell", title: typeof shown === "string" ? shown : null }, shown);
-        })));
+      made.push(
+        element(
+          "div.grid-row",
+          {
+            role: "row",
+            "aria-selected": String(Boolean(this.picked && this.picked(row))),
+            style: `top: ${index * height}px`,
+            onclick: () => this.pick && this.pick(row),
+          },
+          ...this.columns.map((column) => {
+            const shown = column.show ? column.show(row) : this.text(row, column);
+            return element(`div.cell${column.right ? ".number" : ""}`, { role: "cell", title: typeof shown === "string" ? shown : null }, shown);
+          }),
+        ),
+      );
     }
     this.body.replaceChildren(...made);
   }
@@ -80,7 +129,8 @@ ostinato.Grid = class Grid {
   reveal(row) {
     const index = this.shown.indexOf(row);
     if (index < 0) return;
-    const top = index * Grid.HEIGHT, room = this.scroll.clientHeight - Grid.HEIGHT;
+    const top = index * Grid.HEIGHT,
+      room = this.scroll.clientHeight - Grid.HEIGHT;
     if (top < this.scroll.scrollTop || top > this.scroll.scrollTop + room - Grid.HEIGHT) this.scroll.scrollTop = Math.max(0, top - room / 2);
     this.draw();
   }
@@ -95,7 +145,8 @@ ostinato.Grid = class Grid {
     const text = this.csv();
     try {
       await navigator.clipboard.writeText(text);
-    } catch { // a browser that gives pages from files no clipboard: the old way
+    } catch {
+      // a browser that gives pages from files no clipboard: the old way
       const area = ostinato.element("textarea", { style: "position: fixed; opacity: 0" });
       area.value = text;
       document.body.append(area);
@@ -104,6 +155,8 @@ ostinato.Grid = class Grid {
       area.remove();
     }
     this.copied.textContent = `${ostinato.count(this.shown.length)} rows copied`;
-    setTimeout(() => { this.copied.textContent = "Copy as CSV"; }, 1600);
+    setTimeout(() => {
+      this.copied.textContent = "Copy as CSV";
+    }, 1600);
   }
 };

@@ -7,8 +7,12 @@ ostinato.plots = (() => {
   /** A number with an SI prefix and three digits: "12.3 M". */
   function short(value) {
     const names = ["", " k", " M", " G", " T", " P"];
-    let shown = value, name = 0;
-    while (Math.abs(shown) >= 999.5 && name < names.length - 1) { shown /= 1000; name += 1; }
+    let shown = value,
+      name = 0;
+    while (Math.abs(shown) >= 999.5 && name < names.length - 1) {
+      shown /= 1000;
+      name += 1;
+    }
     return `${Number(shown.toPrecision(3))}${names[name]}`;
   }
 
@@ -28,7 +32,11 @@ ostinato.plots = (() => {
   function ticks(low, high, wanted, least = 0) {
     const rough = Math.max(least, (high - low) / Math.max(1, wanted));
     const power = 10 ** Math.floor(Math.log10(rough));
-    return multiples(low, high, [1, 2, 5, 10].map((by) => by * power).find((by) => by >= rough * 0.999));
+    return multiples(
+      low,
+      high,
+      [1, 2, 5, 10].map((by) => by * power).find((by) => by >= rough * 0.999),
+    );
   }
 
   /** The same for bytes: multiples of a power of two. */
@@ -68,16 +76,22 @@ ostinato.plots = (() => {
 
   /** The tip: shown beside the pointer with these children, inside the window. */
   function showTip(event, ...children) {
-    if (!tip) { tip = element("div.tip.plot-tip", { role: "tooltip" }); document.body.append(tip); }
+    if (!tip) {
+      tip = element("div.tip.plot-tip", { role: "tooltip" });
+      document.body.append(tip);
+    }
     tip.replaceChildren(...children.filter(Boolean));
     tip.hidden = false;
-    const box = tip.getBoundingClientRect(), gap = 14;
+    const box = tip.getBoundingClientRect(),
+      gap = 14;
     const left = event.clientX + gap + box.width > innerWidth ? event.clientX - gap - box.width : event.clientX + gap;
     tip.style.left = `${Math.max(4, left)}px`;
     tip.style.top = `${Math.max(4, Math.min(event.clientY + gap, innerHeight - box.height - 6))}px`;
   }
 
-  function hideTip() { if (tip) tip.hidden = true; }
+  function hideTip() {
+    if (tip) tip.hidden = true;
+  }
 
   /** A line of a tip: what, and how much. */
   const fact = (what, ...said) => element("div.fact", {}, element("span.soft", {}, what), element("span", {}, ...said));
@@ -113,23 +127,32 @@ ostinato.plots = (() => {
     return { context, ratio };
   }
 
-  /** A text that fits `room` pixels of a small font, its front cut off, as the ends of names differ; "" where little of it does. */
-  function cut(text, room, letter = 6) {
+  /** A text that fits `room` pixels of a small font: its front cut off, as the ends of names differ, or its end; "" where little of it does. */
+  function cut(text, room, front = true, letter = 6.2) {
     const fits = Math.floor(room / letter);
-    return text.length <= fits ? text : fits < 4 ? "" : `…${text.slice(text.length - fits + 1)}`;
+    if (text.length <= fits) return text;
+    if (fits < 4) return "";
+    return front ? `…${text.slice(text.length - fits + 1)}` : `${text.slice(0, fits - 1)}…`;
   }
 
   /** Buttons of which one is pressed: choose(["role", "layer"], "role", (name) => ...). */
   function choice(label, names, chosen, onchange) {
     const group = element("span.choice", { role: "radiogroup", "aria-label": label });
     for (const name of names) {
-      group.append(element("button", {
-        role: "radio", "aria-checked": String(name === chosen),
-        onclick(event) {
-          for (const other of group.children) other.setAttribute("aria-checked", String(other === event.currentTarget));
-          onchange(name);
-        },
-      }, name));
+      group.append(
+        element(
+          "button",
+          {
+            role: "radio",
+            "aria-checked": String(name === chosen),
+            onclick(event) {
+              for (const other of group.children) other.setAttribute("aria-checked", String(other === event.currentTarget));
+              onchange(name);
+            },
+          },
+          name,
+        ),
+      );
     }
     return group;
   }

@@ -202,7 +202,8 @@
       edge.to.touching.push(edge);
       finish(edge, size.width);
     }
-    return { items, edges: found, frames, itemOf, standing, ...size };
+    const arcs = found.filter((edge) => edge.kind === "arc").length;
+    return { items, edges: found, arcs, frames, itemOf, ...size };
   };
 
   // The points that an edge is drawn through, and what it takes of the plane.

@@ -18,7 +18,8 @@ ostinato.SlotMap = class SlotMap {
 
   /** The slots of arena `arena` of a page's plan. */
   constructor(plan, arena = 0) {
-    const all = plan.slots, chosen = [];
+    const all = plan.slots,
+      chosen = [];
     for (let slot = 0; slot < all.first.length; slot += 1) if (all.arena[slot] === arena) chosen.push(slot);
     chosen.sort((a, b) => all.first[a] - all.first[b]);
     const column = (values) => Float64Array.from(chosen, (slot) => values[slot]);
@@ -35,14 +36,18 @@ ostinato.SlotMap = class SlotMap {
   /** A view moved and cut to lie within `whole`, with room for some steps and bytes. */
   static within(view, whole) {
     const range = (low, high, end, least) => {
-      const size = Math.min(end, Math.max(least, high - low)), start = Math.min(end - size, Math.max(0, (low + high - size) / 2));
+      const size = Math.min(end, Math.max(least, high - low)),
+        start = Math.min(end - size, Math.max(0, (low + high - size) / 2));
       return [start, start + size];
     };
-    const [left, right] = range(view.left, view.right, whole.right, 3), [bottom, top] = range(view.bottom, view.top, whole.top, 1024);
+    const [left, right] = range(view.left, view.right, whole.right, 3),
+      [bottom, top] = range(view.bottom, view.top, whole.top, 1024);
     return { left, right, bottom, top };
   }
 
-  get whole() { return { left: 0, right: this.steps, bottom: 0, top: this.height * 1.03 }; }
+  get whole() {
+    return { left: 0, right: this.steps, bottom: 0, top: this.height * 1.03 };
+  }
 
   /** Places [from, to) outside of which no slot lives at a step of [left, right): slots are in the order of their first steps. */
   span(left, right) {
@@ -51,29 +56,36 @@ ostinato.SlotMap = class SlotMap {
 
   /** How many slots begin before a step. */
   bound(step) {
-    let low = 0, high = this.first.length;
+    let low = 0,
+      high = this.first.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.first[middle] < step) low = middle + 1; else high = middle;
+      if (this.first[middle] < step) low = middle + 1;
+      else high = middle;
     }
     return low;
   }
 
   /** Paints what lies in `view` into an image of `width` by `height` pixels and returns how many rectangles that were. */
   paint(pixels, width, height, view, fills, edges) {
-    const across = width / (view.right - view.left), up = height / (view.top - view.bottom);
+    const across = width / (view.right - view.left),
+      up = height / (view.top - view.bottom);
     const [from, to] = this.span(view.left, view.right);
     let drawn = 0;
     for (let place = from; place < to; place += 1) {
-      const last = this.last[place], low = this.offset[place], high = low + this.bytes[place];
+      const last = this.last[place],
+        low = this.offset[place],
+        high = low + this.bytes[place];
       if (last <= view.left || high <= view.bottom || low >= view.top) continue;
       const x0 = Math.min(width - 1, Math.max(0, Math.round((this.first[place] - view.left) * across)));
       const x1 = Math.min(width, Math.max(x0 + 1, Math.round((last - view.left) * across)));
       const y0 = Math.min(height - 1, Math.max(0, Math.round((view.top - high) * up)));
       const y1 = Math.min(height, Math.max(y0 + 1, Math.round((view.top - low) * up)));
-      const fill = fills[place], edge = edges[place];
+      const fill = fills[place],
+        edge = edges[place];
       drawn += 1;
-      if (x1 - x0 < 3 || y1 - y0 < 3) { // too small for an edge of its own
+      if (x1 - x0 < 3 || y1 - y0 < 3) {
+        // too small for an edge of its own
         for (let y = y0, row = y0 * width; y < y1; y += 1, row += width) {
           if (x1 - x0 < 12) for (let x = row + x0; x < row + x1; x += 1) pixels[x] = fill;
           else pixels.fill(fill, row + x0, row + x1);
@@ -102,7 +114,8 @@ ostinato.SlotMap = class SlotMap {
 
   /** Places of the slots that are live at a step, the largest first. */
   tenants(step) {
-    const [from, to] = this.span(step, step + 1), found = [];
+    const [from, to] = this.span(step, step + 1),
+      found = [];
     for (let place = from; place < to; place += 1) if (this.first[place] <= step && step < this.last[place]) found.push(place);
     return found.sort((a, b) => this.bytes[b] - this.bytes[a]);
   }
@@ -110,40 +123,58 @@ ostinato.SlotMap = class SlotMap {
   /** Bytes live at a step, and the end of the highest of them. */
   usage(step) {
     const { step: steps, live, extent } = this.arena.usage;
-    let low = 0, high = steps.length;
+    let low = 0,
+      high = steps.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (steps[middle] <= step) low = middle + 1; else high = middle;
+      if (steps[middle] <= step) low = middle + 1;
+      else high = middle;
     }
     return low ? { live: live[low - 1], extent: extent[low - 1] } : { live: 0, extent: 0 };
   }
 
   /** The values of a slot: {name, type, made, read}, steps as positions. */
   values(place) {
-    const { first_value: starts, values } = this.plan.slots, slot = this.slots[place], found = [];
+    const { first_value: starts, values } = this.plan.slots,
+      slot = this.slots[place],
+      found = [];
     for (let at = starts[slot]; at < starts[slot + 1]; at += 1) {
       found.push({
-        name: ostinato.text(values.name[at]), type: ostinato.text(values.type[at]), offset: values.offset[at], bytes: values.bytes[at],
-        made: values.made[at], read: values.read[at],
+        name: ostinato.text(values.name[at]),
+        type: ostinato.text(values.type[at]),
+        offset: values.offset[at],
+        bytes: values.bytes[at],
+        made: values.made[at],
+        read: values.read[at],
       });
     }
     return found;
   }
 
   /** Which of a slot's values it holds at a step: the last that was made by then. */
-  held(values, step) { return values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]); }
+  held(values, step) {
+    return values.reduce((last, value) => (value.made >= 0 && value.made <= step ? value : last), values[0]);
+  }
 
-  role(place) { return this.plan.roles[this.plan.slots.role[this.slots[place]]]; }
+  role(place) {
+    return this.plan.roles[this.plan.slots.role[this.slots[place]]];
+  }
 
   /** The node of a step. */
-  node(step) { return ostinato.text(this.plan.steps.node[step]); }
+  node(step) {
+    return ostinato.text(this.plan.steps.node[step]);
+  }
 
   /** Places of the slots that the steps of a node write and read: {made, read}. */
   touched(node) {
-    const made = new Set(), read = new Set();
+    const made = new Set(),
+      read = new Set();
     const { first_value: starts, values } = this.plan.slots;
-    const steps = new Set(), name = ostinato.data.strings.indexOf(node);
-    this.plan.steps.node.forEach((id, step) => { if (id === name) steps.add(step); });
+    const steps = new Set(),
+      name = ostinato.data.strings.indexOf(node);
+    this.plan.steps.node.forEach((id, step) => {
+      if (id === name) steps.add(step);
+    });
     for (const [place, slot] of this.slots.entries()) {
       for (let at = starts[slot]; at < starts[slot + 1]; at += 1) {
         if (values.name[at] === name || steps.has(values.made[at])) made.add(place);
