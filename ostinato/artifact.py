@@ -333,4 +333,4 @@ def _hint(file: ArtifactFile, differences: tuple[str, ...]) -> str:
         return _EXTEND
     if file.manifest.request.kind == "staged" or file.manifest.request.unsaid:
         return "compile it again where it was made, and save that"
-    return "recompile=True, or --recompile, compiles it again with the saved options; `ostinato compile FILE --output FILE` keeps that"
+    return "recompile=True, or --recompile, compiles it again with the saved options; `ostinato compile FILE --recompile --output FILE` keeps that"

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,6 +70,11 @@ class Bench:
     device: Device
     tokens: int = 8
     options: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def plain(self) -> ost.TextExecutable:
+        """The program without a fault."""
+        return self.compiled()
 
     @property
     def mode(self) -> str:
@@ -156,8 +162,8 @@ def _rows(site: CallSite) -> int:
 @contextmanager
 def wrong_kernel(bench: Bench) -> Iterator[Planted]:
     """A row that is right but for one number of rows."""
-    _, _, row = _normed(bench.compiled())
-    wrong = _with_eps(row, lambda site: 0.5 if _rows(site) == bench.tokens else site.real("eps"))
+    _, _, row = _normed(bench.plain)
+    wrong = _with_eps(row, lambda site: 50.0 if _rows(site) == bench.tokens else site.real("eps"))
     with ost.extend(rows=[wrong]):
         yield Planted(
             bench.model,
@@ -171,7 +177,7 @@ def wrong_kernel(bench: Bench) -> Iterator[Planted]:
 @contextmanager
 def nan_source(bench: Bench) -> Iterator[Planted]:
     """A kernel that takes the root of a negative number."""
-    _, _, row = _normed(bench.compiled())
+    _, _, row = _normed(bench.plain)
     wrong = _with_eps(row, lambda site: -1e6)
     with ost.extend(rows=[wrong]):
         yield Planted(
@@ -186,7 +192,7 @@ def nan_source(bench: Bench) -> Iterator[Planted]:
 @contextmanager
 def frozen_scalar(bench: Bench) -> Iterator[Planted]:
     """A number of the host that the plan, and what is captured of it, has from when it was made."""
-    _, _, row = _normed(bench.compiled())
+    _, _, row = _normed(bench.plain)
     knob = [1.0]
     follows = _with_eps(row, lambda site: site.real("eps") + knob[0] - 1.0)
     with ost.extend(rows=[follows]):
@@ -203,9 +209,7 @@ def wrong_in_place(bench: Bench) -> Iterator[Planted]:
         row, options = IN_PLACE_ON_GPUS, dict[str, Any](disable=("fuse_add_norm", "fuse_norm"))
         kernels = {"faults/norm": NORM_SOURCE}
     else:
-        plain = bench.compiled()
-        target = plain.program.target
-        (known,) = [r for r in target.rows_for("linear") if r.name == "host"]
+        (known,) = [row for row in bench.device.target.rows_for("linear") if row.name == "host"]
         row, options, kernels = (
             replace(known, name="mine", priority=100, in_place=(("y", "x"),)),
             {"disable": ("fuse_residual",)},
@@ -307,7 +311,7 @@ def wrong_fusion(bench: Bench) -> Iterator[Planted]:
 @contextmanager
 def wrong_lifetime(bench: Bench) -> Iterator[Planted]:
     """A plan that was changed after it was proven: two storages that are needed at a time have the same bytes."""
-    executable = bench.compiled()
+    executable = bench.plain
     entry = max(executable.entries.values(), key=lambda plan: plan.dims["N"])
     graph = executable.program.graphs[entry.name]
     kept, spoiler = _overlapping(entry.slots, graph)

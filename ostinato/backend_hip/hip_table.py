@@ -6,6 +6,7 @@ here it is only found. Errors of the native layer come back with the name of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
@@ -17,13 +18,15 @@ from ostinato.backend_hip.impls.hip.vendor import ALIGNMENT, GEMM_OPERANDS
 from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, instance_of
 from ostinato.backend_hip.steps import HipStep, LaunchCall
 from ostinato.backend_hip.vendor_choices import Gemm, vendor_choices
-from ostinato.ir.errors import BackendError, LayoutError, LifecycleError, OstinatoError
+from ostinato.ir.errors import BackendError, LayoutError, LifecycleError, OstinatoError, UnreadableCapture
 from ostinato.ir.step import Launch, StepKind
 
 __all__ = ["HipGraph", "HipLaunch", "HipTable", "instances_of", "make_launch", "make_table"]
 
 Runs: TypeAlias = Callable[[tuple[tuple[int, int], ...], _native.StatusBlock, _native.Stream | None], None]
 """Runs a step on operands, reporting to a block, on a stream."""
+_READING = re.compile("(counting|listing) the (nodes|edges) of a graph")
+"""What the native layer says that it did when a graph was captured and could not be read back (native/gpu/capture.cpp)."""
 
 
 class HipGraph:
@@ -119,7 +122,8 @@ class HipTable:
     def capture(self, first: int = 0, count: int = -1) -> HipGraph:
         """The steps as a graph; nothing runs. Vendor GEMM that this thread did not run yet runs once before, in memory of its own.
 
-        Raises `BackendError` for a table of the default stream, `LifecycleError` within another capture, `ConfigError` where the steps submit nothing.
+        Raises `BackendError` for a table of the default stream, `UnreadableCapture` where the driver does not show what it captured, `LifecycleError` within
+        another capture, `ConfigError` where the steps submit nothing.
         """
         stream = self._stream
         if stream is None:
@@ -127,7 +131,12 @@ class HipTable:
         for gemm in self._gemms[first : first + count if count >= 0 else None]:
             if gemm is not None:
                 gemm.warm()
-        graph = _native.HipGraphExecutable.capture(stream, lambda: self._table.enqueue(first, count), record=True)
+        try:
+            graph = _native.HipGraphExecutable.capture(stream, lambda: self._table.enqueue(first, count), record=True)
+        except BackendError as error:
+            if _READING.match(error.message) is None:
+                raise
+            raise UnreadableCapture(error.message, hint='use mode="planned", which runs the same steps') from error
         return HipGraph(graph, self, stream)
 
     def __reduce__(self) -> NoReturn:

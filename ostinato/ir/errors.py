@@ -27,6 +27,7 @@ __all__ = [
     "ShapeError",
     "StaleArtifact",
     "TextError",
+    "UnreadableCapture",
     "VerificationError",
     "Violation",
     "WeightsError",
@@ -106,6 +107,10 @@ class DeviceUnavailable(BackendError):
     """The device asked for is not on this machine (exit code 3 of the command line)."""
 
     code = "no_device"
+
+
+class UnreadableCapture(BackendError):
+    """A captured graph that cannot be proven to be its plan, because the driver does not show what it recorded; nothing speaks against its steps."""
 
 
 class NotYetAvailable(OstinatoError, RuntimeError):

@@ -131,10 +131,10 @@ class _Finder:
             if len(parts) > len(wanted) and all(map(fnmatchcase, parts, wanted)):
                 inside.setdefault(".".join(parts[: len(wanted)]), []).append(name)
         if not inside:
-            scopes = dict.fromkeys(
-                ".".join(n.split(".")[: len(wanted)]) for n in self._made if n.count(".") >= len(wanted)
-            )
-            alike = get_close_matches(pattern, list(scopes), _SHOWN) or list(scopes)[:_SHOWN]
+            scopes = list(dict.fromkeys(name.rpartition(".")[0] for name in self._made if "." in name))
+            last = [scope for scope in scopes if scope.count(".") >= len(wanted) and matches(pattern, scope)]
+            within = [scope for scope in last if all(map(fnmatchcase, scope.split(".")[-len(wanted) :], wanted))]
+            alike = within[:_SHOWN] or get_close_matches(pattern, scopes, _SHOWN) or scopes[:_SHOWN]
             raise ConfigError(
                 f"results_of={pattern!r} names no scope", hint=f"scopes are {', '.join(alike) or 'none here'}"
             )
@@ -152,12 +152,12 @@ class _Finder:
         return found
 
     def _leaves(self, name: str, scope: str) -> bool:
-        """Whether somebody outside of the scope has it: a node with no result there, or the caller."""
-        prefix = f"{scope}."
+        """Whether somebody outside of the scope has it: a node with no result there nor in what derives the scope, or the caller."""
+        inside = (f"{scope}.", f"d.{scope}.")
         if name in self._graph.outputs:
             return True
         return any(
-            not any(value.name.startswith(prefix) for value in user.results) for user in self._graph.users.get(name, ())
+            not any(value.name.startswith(inside) for value in user.results) for user in self._graph.users.get(name, ())
         )
 
     def _against(self, name: str) -> _Reason | None:

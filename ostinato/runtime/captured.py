@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
 
-from ostinato.ir.errors import ConfigError
+from ostinato.ir.errors import ConfigError, UnreadableCapture
 from ostinato.ir.interp import Observer
 from ostinato.ir.naming import matches
 from ostinato.planner.plan import EntryPlan, ProgramPlan
@@ -26,6 +26,9 @@ from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
 
 __all__ = ["CapturedRunner", "CapturedSteps", "Segment", "named_ranges", "require_named"]
+
+
+_UNREADABLE = 'use mode="planned", which runs the same steps'
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +92,12 @@ class CapturedSteps:
         begin = perf_counter()
         graph = self._loaded.table.capture(first, count)
         seconds = perf_counter() - begin
-        report = examine_capture(
-            self._program,
-            self._loaded.plan,
-            self._memory,
-            self._loaded.resolved,
-            TableFacts(graph.status, graph.functions, graph.node_counts),
-            graph.nodes,
-            graph.edges,
-            graph.early_edges,
-            first=first,
-            count=count,
-        )
+        facts = TableFacts(graph.status, graph.functions, graph.node_counts)
+        of = (self._program, self._loaded.plan, self._memory, self._loaded.resolved, facts)
+        shown = (graph.nodes, graph.edges, graph.early_edges)
+        report = examine_capture(*of, *shown, first=first, count=count)
+        if report.unreadable:
+            raise UnreadableCapture(str(report.findings[0]), node=self._loaded.plan.name, hint=_UNREADABLE)
         report.check()
         return Segment(first, count, graph, report, seconds)
 

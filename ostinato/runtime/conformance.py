@@ -103,6 +103,11 @@ class CaptureReport:
     opaque: tuple[str, ...]
     findings: tuple[CaptureFinding, ...]
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether all that is found is that the driver does not show arguments: nothing is known to be wrong, and nothing is proven."""
+        return bool(self.findings) and all(finding.message.endswith("cannot be read back") for finding in self.findings)
+
     def check(self) -> None:
         """Raises `PlanError` that lists every finding, if there is one."""
         if self.findings:

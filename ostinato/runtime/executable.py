@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 
 from ostinato.ir.checks import integer
-from ostinato.ir.errors import BackendError, CapacityError, ConfigError, InputError, LifecycleError
+from ostinato.ir.errors import BackendError, CapacityError, ConfigError, InputError, LifecycleError, UnreadableCapture
 from ostinato.ir.evidence import Validations
 from ostinato.ir.forks import renew_after_fork
 from ostinato.ir.interp import Observer
@@ -32,7 +32,7 @@ from ostinato.runtime.device import Device
 from ostinato.runtime.explains import Explains
 from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.guarded import GuardedRunner
-from ostinato.runtime.inputs import check_counts, check_inputs, count_limits
+from ostinato.runtime.inputs import check_counts, check_inputs, count_limits, full_inputs
 from ostinato.runtime.markers import open_markers
 from ostinato.runtime.memory import MemoryReport, memory_of
 from ostinato.runtime.options import MODES, Route
@@ -243,7 +243,7 @@ class Executable(Explains):
     def clone(self, mode: str | None = None, observer: Observer | None = None, markers: bool | None = None) -> Self:
         """Another executable over the same weights with its own arena and io, and a state of its own as it is in the beginning: zeros, and parameters as the
         checkpoint has them (`write_state` gives it those of another one). `markers`: whether its steps and replays are ranges for the profilers of vendors, as
-        this one's are unless it is said (docs/profile.md).
+        this one's are unless it is said (docs/profile.md). A mode that is asked for here is an error where it turns out to be wrong, never another one.
 
         In mode "guarded" it has red zones between slots only where this one was compiled for that mode: the plan is the same. All bytes are watched anyhow.
         """
@@ -257,7 +257,7 @@ class Executable(Explains):
             observer=observer,
             reference_weights=self._reference_weights,
             markers=self.regions.markers is not None if markers is None else markers,
-            required=self._required,
+            required=self._required or mode is not None,
             **self.own_options,
         )
 
@@ -361,11 +361,7 @@ class Executable(Explains):
 
     def example_inputs(self, name: str) -> dict[str, Array]:
         """What an entry can run on, by name: zeros, every count of valid rows as large as it may be, and `standing`."""
-        types = {binding.name: binding.type for binding in self.entries[name].inputs}
-        found = {key: np.zeros(tensor.static_shape, tensor.dtype.numpy) for key, tensor in types.items()}
-        for count, limit in self._count_limits[name].items():
-            found[count][...] = limit
-        return {**found, **self.standing(name)}
+        return {**full_inputs(self.entries[name], self._count_limits[name]), **self.standing(name)}
 
     def standing(self, name: str) -> Mapping[str, Array]:
         """Inputs of an entry that stay until they are replaced."""
@@ -388,10 +384,6 @@ class Executable(Explains):
         """
         name, times = self.entry(entry), integer(runs, "runs", low=1)
         refuse_traced(self._diversion, "a profile")
-        if self.mode not in ("planned", "captured"):
-            raise ConfigError(
-                f"mode {self.mode} has no planned steps to time", node=name, hint='profile clone(mode="planned")'
-            )
         given = self.example_inputs(name) if inputs is None else {**self.standing(name), **inputs}
         checked = check_inputs(self.entries[name], given)
         check_counts(self._count_limits[name], checked)
@@ -496,27 +488,33 @@ class Executable(Explains):
         """The entry by this executable's own plan, whoever traces it."""
         runner = self._runners.get(name)
         if runner is None:
-            runner = self.make_runner(name, self.program, self.regions_of(name))
-            if isinstance(runner, CapturedRunner) and self.device.replay_doubt:
-                runner = self._gated(name, runner)
-            self._runners[name] = runner
+            runner = self._runners[name] = self._trusted_runner(name)
         return runner
 
-    def _gated(self, name: str, runner: CapturedRunner) -> Runner:
-        """The runner where its replays are what its planned steps are; otherwise this executable's mode becomes "planned". Raises `BackendError` where captured
-        is required."""
-        found = replay_difference(runner, self.regions_of(name), self.example_inputs(name))
-        if not found:
-            return runner
-        told = f"{found}, on a runtime whose replays are in doubt: {self.device.replay_doubt}"
-        if self._required:
-            raise BackendError(
-                told, node=name, hint='use mode="planned"; `ostinato doctor --quirks` says what is known'
-            )
+    def _trusted_runner(self, name: str) -> Runner:
+        """A runner in this mode. A driver that does not show what it captured, and replays in doubt that are not what the planned steps are, make the mode "planned";
+        where captured is required they raise."""
+        where = (name, self.program, self.regions_of(name))
+        try:
+            runner = self.make_runner(*where)
+        except UnreadableCapture as error:
+            if self._required:
+                raise
+            told = f"no captured graph can be proven here: {error.message}"
+        else:
+            if not isinstance(runner, CapturedRunner) or not self.device.replay_doubt:
+                return runner
+            found = replay_difference(runner, self.regions_of(name), self.example_inputs(name))
+            if not found:
+                return runner
+            told = f"{found}, on a runtime whose replays are in doubt: {self.device.replay_doubt}"
+            if self._required:
+                hint = 'use mode="planned"; `ostinato doctor --quirks` says what is known'
+                raise BackendError(told, node=name, hint=hint)
         self.mode, self.reason = "planned", told
         self._runners.clear()
         self._idle_replays.clear()
-        return self.make_runner(name, self.program, self.regions_of(name))
+        return self.make_runner(*where)
 
     def regions_of(self, name: str) -> Regions:
         """The memory of an entry, with what is bound for all its runs."""

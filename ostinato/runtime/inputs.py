@@ -12,7 +12,7 @@ from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import any_array
 
-__all__ = ["check_counts", "check_inputs", "count_limits", "narrow_indices"]
+__all__ = ["check_counts", "check_inputs", "count_limits", "full_inputs", "narrow_indices"]
 
 
 def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -54,6 +54,14 @@ def count_limits(graph: Graph) -> dict[str, int]:
         if extents:
             limits[name] = min(extents)
     return limits
+
+
+def full_inputs(plan: EntryPlan, limits: Mapping[str, int]) -> dict[str, Array]:
+    """Zeros for every input of an entry, and its `limits` for the counts of valid rows."""
+    found = {item.name: np.zeros(item.type.static_shape, item.type.dtype.numpy) for item in plan.inputs}
+    for name, limit in limits.items():
+        found[name][...] = limit
+    return found
 
 
 def check_counts(limits: Mapping[str, int], inputs: Mapping[str, Array]) -> None:

@@ -32,7 +32,8 @@ def profile_entry(
     inputs: Mapping[str, Array],
     runs: int,
 ) -> Profile:
-    """Times an entry in mode "planned" or "captured" on these inputs. It writes arena, io and state. Raises what a run raises."""
+    """Times an entry in mode "planned" or "captured" on these inputs. It writes arena, io and state. Raises `ConfigError` in other modes, and what a run
+    raises."""
     clock = make_clock(program.plan, name, device, regions, mode, capture)
     exchange, table = clock.loaded.exchange, clock.loaded.table
 

@@ -22,6 +22,7 @@ from typing import cast
 
 import numpy as np
 
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.step import KernelCall
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.captured import CapturedSteps, Segment, named_ranges
@@ -36,10 +37,8 @@ _EMPTY = 128
 _FIRST_TICKS = 100_000
 _HELD = 0.02
 """Seconds over which the device's clock is compared with the host's."""
-_ROOM = 1.5
-"""The device is held for so many times of what submitting took before."""
-_LONGEST = 0.5
-"""Seconds that it is held at most."""
+_HELD_FIRST, _HELD_A_STEP, _LONGEST = 2e-3, 20e-6, 0.5
+"""Seconds that the device is held: to begin with, for each step that is submitted meanwhile (some times what that takes), and at most."""
 _WORD = np.dtype(np.int64)
 
 
@@ -73,7 +72,9 @@ class StepClock(abc.ABC):
 def make_clock(
     program: ProgramPlan, entry: str, device: Device, regions: Regions, mode: str, capture: Sequence[str] | None
 ) -> StepClock:
-    """The clock of an entry in mode "planned" or "captured". Raises what capturing raises."""
+    """The clock of an entry in mode "planned" or "captured". Raises `ConfigError` in any other, and what capturing raises."""
+    if mode not in ("planned", "captured"):
+        raise ConfigError(f"mode {mode} has no planned steps to time", node=entry, hint='profile clone(mode="planned")')
     loaded = LoadedSteps(program.entries[entry], device, regions)
     if regions.stream is None:
         return _HostClock(loaded)
@@ -184,9 +185,8 @@ class _EventClock(_DeviceClock):
         super().__init__(loaded, device, stream)
         count = len(loaded.resolved)
         self._events = [device.make_event(timing=True) for _ in range(max(count, _EMPTY) + 1)]
-        self._held = 0.0
-        self._hold: Table | None = None
-        self._run([(0, 0)] * count)  # how long submitting takes, for the wait
+        ticks = int(min(_HELD_FIRST + _HELD_A_STEP * count, _LONGEST) * self._rate)
+        self._hold = device.make_table([self._holding(ticks)], stream)
         empty = self._run([(0, 0)] * _EMPTY)
         self.overhead = statistics.median(empty)
         self.resolution = _smallest(empty)
@@ -204,23 +204,13 @@ class _EventClock(_DeviceClock):
     def _run(self, calls: Sequence[tuple[int, int]]) -> list[float]:
         events: Sequence[DeviceEvent] = self._events
         enqueue, stream = self.loaded.table.enqueue, self._stream
-        if self._hold is not None:
-            self._hold.enqueue()
-        begin = perf_counter()
+        self._hold.enqueue()
         events[0].record(stream)
         for place, (first, count) in enumerate(calls, 1):
             enqueue(first, count)
             events[place].record(stream)
-        self._hold_for(_ROOM * (perf_counter() - begin))
         self.loaded.table.finish()
         return [events[place].milliseconds_to(events[place + 1]) * 1e-3 for place in range(len(calls))]
-
-    def _hold_for(self, seconds: float) -> None:
-        """The next run waits so long at least."""
-        if seconds > self._held and self._held < _LONGEST:
-            self._held = min(seconds, _LONGEST)
-            ticks = int(self._held * self._rate)
-            self._hold = self._device.make_table([self._holding(ticks)], self._stream)
 
 
 class _StampClock(_DeviceClock):

@@ -211,6 +211,8 @@ def test_two_plans_are_held_side_by_side(opened: Open, subjects: tuple[Subject, 
     assert kinds[1].count("same") == entry.same_slots
     drawn = [int(canvas.get_attribute("data-drawn")) for canvas in page.locator(".half canvas").all()]
     assert drawn == [len(kinds[0]), len(kinds[1])]
+    page.get_by_role("radiogroup", name="Colour the arenas by").get_by_role("radio", name="role").click()
+    assert "activation" in page.locator(".diff .legend").inner_text()
     page.get_by_role("radio", name=re.compile("slots")).click()
     assert page.evaluate(f"{panel('diff')}.grid.rows.length") == len(entry.slots)
 

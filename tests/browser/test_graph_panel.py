@@ -228,6 +228,35 @@ def test_the_arena_leads_to_the_node(opened: Open, training_report: Path) -> Non
     assert bounds["y"] < box["y"] < bounds["y"] + bounds["height"]
 
 
+def test_any_value_of_a_node_selects_it_and_its_workspace_too(opened: Open, training_report: Path) -> None:
+    page = opened(training_report)
+    for name in ("d.layers.5.attn.attention.attention_log_sum", "#workspace of layers.5.attn.attention"):
+        page.evaluate("ostinato.bus.select(null)")
+        page.evaluate("name => ostinato.bus.select({ node: name })", name)
+        assert chosen(page) == "layers.5.attn.attention"
+
+
+def test_panels_move_between_the_parts_and_the_parts_share_the_room(opened: Open, forward_report: Path) -> None:
+    page = opened(forward_report)
+    whole = page.locator(".docks").bounding_box()["height"]
+    bar = page.locator(".splitter.row").bounding_box()
+    page.mouse.move(bar["x"] + 200, bar["y"] + 1)
+    page.mouse.down()
+    page.mouse.move(bar["x"] + 200, bar["y"] - 150)
+    page.mouse.up()
+    assert page.locator(".splitter.row").bounding_box()["y"] == pytest.approx(bar["y"] - 150, abs=3)
+    page.get_by_role("tab", name="Graph").dblclick()
+    assert page.locator(".dock.upper").is_hidden()
+    assert page.locator(".dock.lower").bounding_box()["height"] == pytest.approx(whole, abs=1)
+    assert page.locator("[data-panel=graph]").is_visible()
+    click(page, ATTENTION)
+    assert chosen(page) == ATTENTION
+    page.get_by_role("tab", name="Arena").click()
+    assert page.locator("[data-panel=graph]").is_hidden()
+    page.get_by_role("tab", name="Graph").dblclick()
+    assert page.locator(".dock.upper").is_visible()
+
+
 ODD = (
     "</script><script>alert(1)</script>",
     '"quoted" & <b>bold</b>',

@@ -9,10 +9,13 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.hip_device import HipDevice
+from ostinato.planner.check import check_program
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.captured import CapturedSteps
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.regions import Regions
+from ostinato.tools.bisect.decisions import early_starts
+from ostinato.tools.bisect.subject import Subject
 from ostinato.tools.repro.run import repro
 from tests.faults import FAULTS, Bench, Fault, Planted, found
 from tests.frontend.small_families import small_model
@@ -36,6 +39,26 @@ def test_a_planted_fault_is_named_on_a_gpu(fault: Fault, model: ost.Model, gpu: 
             assert repro(report.bundle, device=gpu).ok
         else:
             assert planted.kind in ("scalar", "address"), report.unreduced
+
+
+@pytest.mark.slow
+def test_early_starts_can_be_left_out_one_by_one(model: ost.Model, gpu: HipDevice) -> None:
+    executable = Bench(model, gpu, 4).compiled()
+    subject, ids = Subject("captured", executable), [[5, 9, 2]]
+    decisions = early_starts(subject, executable.entries)
+    assert len(decisions.names) > 5
+    for kept in (frozenset[str](), frozenset(decisions.names[2:4]), frozenset(decisions.names)):
+        other = decisions.made(kept)
+        check_program(other.program.plan, other.program.graphs, other.program.target)
+        found = {
+            f"{name}/{step.node}"
+            for name, plan in other.entries.items()
+            for step in plan.steps
+            if step.launch is not None and step.launch.early
+        }
+        assert found == kept
+        assert isinstance(other, ost.TextExecutable)
+        assert other(ids)["logits"].tobytes() == executable(ids)["logits"].tobytes()
 
 
 class Spoiling(CapturedSteps):

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 import ostinato as ost
+from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.runtime_faults import FAULTS, doubt_of, faults_of, version_number
+from ostinato.ir.errors import UnreadableCapture
 from ostinato.runtime.captured import CapturedRunner, CapturedSteps, Segment
+from ostinato.runtime.conformance import CaptureFinding, CaptureReport
 from ostinato.runtime.replay_gate import REPLAYS
 from tests.frontend.small_families import small_model
 
+UNSUPPORTED = 801
 IDS = np.array([[5, 9, 2, 77]], np.int32)
 DOUBT = "ROCm 7.2.0 on gfx1100: replays are planted to be wrong"
 
@@ -112,6 +116,34 @@ def test_a_replay_that_leaves_other_bytes_makes_it_planned(
     assert executable.reason in str(executable.explain_mode())
 
 
+def test_a_driver_that_does_not_show_what_it_captured_makes_it_planned(
+    llama: ost.Model, gpu: HipDevice, machine: EmulatedGpu
+) -> None:
+    expected = compiled(llama, gpu, "planned")(IDS)["logits"]
+    machine.fail("hipGraphGetEdges", UNSUPPORTED)
+    executable = compiled(llama, gpu)
+    assert executable.mode == "captured"
+    assert executable(IDS)["logits"].tobytes() == expected.tobytes()
+    assert executable.mode == "planned"
+    assert executable.reason.startswith("no captured graph can be proven here: ")
+    assert "(801)" in executable.reason
+    machine.fail("hipGraphGetEdges", UNSUPPORTED)
+    with pytest.raises(UnreadableCapture, match=r"\(801\)") as caught:
+        executable.clone("captured").prewarm()  # who asks for a mode by name gets that one or an error
+    assert isinstance(caught.value, ost.BackendError)
+    assert caught.value.hint is not None
+    assert 'mode="planned"' in caught.value.hint
+
+
+def test_arguments_that_are_not_shown_prove_nothing() -> None:
+    unread = CaptureFinding(5, "the arguments of add_f32 cannot be read back", "")
+    other = CaptureFinding(2, "a node too many", "")
+    counts = (0,) * 7
+    assert CaptureReport("step", *counts, (), (unread, unread)).unreadable
+    assert not CaptureReport("step", *counts, (), (unread, other)).unreadable
+    assert not CaptureReport("step", *counts, (), ()).unreadable
+
+
 def test_who_requires_captured_gets_an_error(
     llama: ost.Model, doubted: HipDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +151,8 @@ def test_who_requires_captured_gets_an_error(
     executable = compiled(llama, doubted, "captured", on_fallback="raise")
     with pytest.raises(ost.BackendError, match="replay 1 left") as caught:
         executable(IDS)
+    with pytest.raises(ost.BackendError, match="left"):
+        compiled(llama, doubted, "planned").clone("captured").prewarm()
     assert caught.value.hint is not None
     assert "doctor --quirks" in caught.value.hint
 

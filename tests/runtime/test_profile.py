@@ -109,6 +109,12 @@ def test_a_training_step_is_profiled_and_trains_nothing(tmp_path: Path) -> None:
     assert step.gradient(step.gradient_names[0]).tobytes() == gradient
     assert (step.number, step.runs) == (1, 1)
     assert step(*batch(1)).loss == twin(*batch(1)).loss
+    name = step.gradient_names[0]
+    mine = np.full(step.gradient(name).shape, 7, np.float32)
+    step.bind_grad_buffer(name, mine, zero=False)
+    step.profile(runs=1)
+    ost.breakeven(step, runs=8)
+    assert (mine == 7).all(), "a bound gradient is the caller's"
 
 
 def test_traffic_of_steps_is_what_their_operators_say(tiny: ost.TextExecutable, tmp_path: Path) -> None:
@@ -149,6 +155,8 @@ def test_what_cannot_be_profiled_is_refused(tiny: ost.TextExecutable) -> None:
     with pytest.raises(ost.InputError, match="missing inputs"):
         tiny.profile(name, {"input_ids": np.zeros(4, np.int32)})
     with tiny.exclusive(), pytest.raises(ost.LifecycleError, match="another call"):
+        tiny.profile(name, runs=1)
+    with ost.TraceSession(tiny, "layers.0"), pytest.raises(ost.LifecycleError, match="being traced"):
         tiny.profile(name, runs=1)
 
 

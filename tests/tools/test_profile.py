@@ -172,6 +172,8 @@ def test_breakeven_of_what_is_no_executable_and_of_too_few_runs(executable: ost.
         ost.breakeven(executable, inputs={})
     with pytest.raises(ost.ConfigError, match="no entry 'x'"):
         ost.breakeven(executable, "x")
+    with ost.TraceSession(executable, "layers.0"), pytest.raises(ost.LifecycleError, match="being traced"):
+        ost.breakeven(executable)
 
 
 ONCE = (0.5, 1.5, 1.0)

@@ -56,7 +56,7 @@ class Culprits:
 
     def found(self) -> tuple[tuple[Culprit, ...], tuple[int, str] | None]:
         """The culprits, those most to the point first, and the first node that differs, with the number of the run."""
-        culprits = [*self._naming.moved(), *self._naming.frozen()]
+        culprits = self._naming.audited()
         if not culprits and not self._trials.asked(
             "memory of its own", lambda: self._without.wrong(self._right.again())
         ):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ostinato.ir.errors import OstinatoError
 from ostinato.ir.graph import Node
-from ostinato.planner.plan import spelled
+from ostinato.runtime.audit import AuditFinding
 from ostinato.tools.bisect.report import Culprit, Kind
-from ostinato.tools.bisect.steps import Seen, frozen_numbers, moved_buffers
+from ostinato.tools.bisect.steps import Seen
 from ostinato.tools.bisect.subject import Subject
 from ostinato.tools.compare.probe import Probe, first_difference
 from ostinato.tools.compare.workload import WorkStep
@@ -99,42 +99,31 @@ class Naming:
         text = f"{subject.name} does not repeat itself; no node of it was seen to, one by one"
         return self.culprit("nondeterminism", text, workaround='mode="eager"')
 
-    def moved(self) -> list[Culprit]:
-        """Memory that is not where the loaded steps look for it."""
-        found = moved_buffers(self.subject.executable, self.entries)
-        if not found:
+    def audited(self) -> list[Culprit]:
+        """What the address audit finds: numbers of the host that changed since they were planned, and memory that is not where the loaded steps look for it."""
+        executable, found = self.subject.executable, list[tuple[str, AuditFinding]]()
+        if executable.mode not in ("planned", "captured", "guarded"):
             return []
-        first, names = found[0], tuple(dict.fromkeys(item.value for item in found))
-        text = (
-            f"{spelled(names[:1])} is read at {first.loaded:#x} by the loaded steps and lies at {first.now:#x} now: "
-            f"{first.region} moved after they were loaded"
-        )
-        evidence = [
-            f"step {item.step} ({item.node}): {spelled((item.value,))} at {item.loaded:#x}, now at {item.now:#x}"
-            for item in found[:_SHOWN]
+        for entry in self.entries:
+            found += [(entry, finding) for finding in executable.audit(entry).findings]
+        kinds: tuple[Kind, Kind] = ("address", "scalar")
+        return [
+            self._audit(kind, chosen)
+            for kind in kinds
+            if (chosen := [item for item in found if _kind(item[1]) == kind])
         ]
-        mend = "bind the new memory (exe.bind) and capture again, or copy into the old one"
-        where = {"entry": first.entry, "node": first.node}
-        return [self.culprit("address", text, **where, names=names, evidence=evidence, workaround=mend)]
 
-    def frozen(self) -> list[Culprit]:
-        """Numbers of the host that changed since they were planned."""
-        found = frozen_numbers(self.subject.program)
-        if not found:
-            return []
-        item, nodes = found[0], tuple(dict.fromkeys(other.node for other in found))
-        text = (
-            f"parameter {item.index} of %{item.node} is frozen: the plan has {item.planned:.6g}, "
-            f"its row {item.row} says {item.now:.6g} now"
+    def _audit(self, kind: Kind, found: Sequence[tuple[str, AuditFinding]]) -> Culprit:
+        (entry, first), names = found[0], tuple(dict.fromkeys(finding.name for _, finding in found))
+        plan = self.subject.program.plan.entries[entry]
+        touching = (
+            s.node for s in plan.steps if first.name in {s.node, *(o.value for o in s.operands if o is not None)}
         )
-        evidence = [
-            f"step {other.step} of {other.entry} (%{other.node}) runs with {other.planned:.6g} until it is planned again"
-            for other in found[:_SHOWN]
-        ]
+        text = f"{first.kind}: {first.name}: {first.message}"
+        evidence = [f"{finding.kind}: {finding.name}: {finding.message}" for _, finding in found[1:_SHOWN]]
         evidence += [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        mend = "give what changes from run to run as an input of the graph, or compile again when it changes"
-        where = {"entry": item.entry, "node": item.node}
-        return [self.culprit("scalar", text, **where, names=nodes, evidence=evidence, workaround=mend)]
+        where = {"entry": entry, "node": next(touching, "")}
+        return self.culprit(kind, text, **where, names=names, evidence=evidence, workaround=first.hint)
 
     def nan(self, seen: Seen) -> list[Culprit]:
         """The node that makes NaN of numbers."""
@@ -153,3 +142,7 @@ class Naming:
         mend = "plan again from the graph: a plan is proven when it is made, and not to be changed after"
         text = f"the plan is not proven: {proof[0]}"
         return [self.culprit("plan", text, entry=entry, node=node, evidence=proof[1:_SHOWN], workaround=mend)]
+
+
+def _kind(finding: AuditFinding) -> Kind:
+    return "scalar" if finding.kind == "frozen scalar" else "address"

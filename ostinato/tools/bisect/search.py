@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.compiler import open_model
+from ostinato.artifact import load_executable
+from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, OstinatoError
@@ -31,7 +32,7 @@ from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, 
 from ostinato.tools.compare.asked import packed
 from ostinato.tools.compare.functions import asked, named_function
 from ostinato.tools.compare.probe import Probe
-from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, parse_side
+from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides, parse_side
 from ostinato.tools.compare.workload import TEXTS, Case, WorkStep, longest_sequence, make_cases, room_of, steps_of
 from ostinato.tools.repro.bundle import need_new_folder, write_bundle
 
@@ -73,13 +74,15 @@ def bisect(
     if output is not None:
         need_new_folder(Path(output))
     told("compiling")
+    name = "executable" if isinstance(target, Executable) else _name(target)
+    if name.endswith(ARTIFACT):
+        target, base = load_executable(name, device=open_device(base.device, base.threads, base.isa)), DEFAULT_SIDE
     opening = _Opening(target, base, buckets, context, length)
     b = opening.subject(right, "right")
     steps, case = ((*work,), None) if work is not None else _work(b.executable, length, seed)
     a = opening.left(left, b, steps, case)
     search = _Search(a, b, steps, runs, told)
     found = search.run()
-    name = "executable" if isinstance(target, Executable) else _name(target)
     facts: dict[str, Any] = {"model": name, "left": a.name, "right": b.name, "seed": seed, **found}
     if facts.get("culprits"):
         facts |= search.reduce(facts["culprits"], output, name, seed, extension)
@@ -251,4 +254,11 @@ def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[tuple[
 
 
 def _name(target: Model | str | os.PathLike[str]) -> str:
-    return str(target.checkpoint.path) if isinstance(target, Model) else os.fspath(target)
+    if isinstance(target, Model):
+        return str(target.checkpoint.path)
+    if not isinstance(target, str | os.PathLike):
+        raise ConfigError(
+            f"{target!r} of type {type(target).__name__} has no sides",
+            hint="give a model, its path or name, an artifact or an executable; of an LLM its .executable",
+        )
+    return os.fspath(target)

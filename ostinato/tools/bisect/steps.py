@@ -2,7 +2,7 @@
 
 The second question needs no other side. The planned steps are walked one by one (`compare/walk.py`): a node whose operands are not what was made of them was
 given bytes that somebody else wrote; a node whose result is not its operator's on the operands that it had has a wrong row; one that makes NaN of numbers is
-where NaN begins. And a step whose numbers are not those that its row gives now has a number of the host frozen in it.
+where NaN begins.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ostinato.ir.calls import node_call
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Node
 from ostinato.ir.ops import OP
-from ostinato.ir.step import StepKind
 from ostinato.ir.types import Array
-from ostinato.ir.views import ViewTable
 from ostinato.planner.check import check_program
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
-from ostinato.runtime.runners import PlannedRunner
 from ostinato.tools.bisect.subject import Subject, fresh
 from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
 from ostinato.tools.compare.verdicts import tolerance_of
@@ -32,13 +28,9 @@ from ostinato.tools.programs import precision_of
 
 __all__ = [
     "FACTOR",
-    "Frozen",
-    "Moved",
     "Seen",
     "Wrong",
     "first_step",
-    "frozen_numbers",
-    "moved_buffers",
     "unproven",
     "walked",
 ]
@@ -72,32 +64,6 @@ class Seen:
     @property
     def anything(self) -> bool:
         return self.spoilt is not None or self.wrong is not None or self.nan is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """A parameter of a step that its row gives otherwise now."""
-
-    entry: str
-    step: int
-    node: str
-    row: str
-    index: int
-    planned: int | float
-    now: int | float
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """An operand whose address in a loaded step is not where its region is now."""
-
-    entry: str
-    step: int
-    node: str
-    value: str
-    region: str
-    loaded: int
-    now: int
 
 
 def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact: bool) -> tuple[int, str] | None:
@@ -144,44 +110,6 @@ def walked(executable: Executable, work: Sequence[WorkStep], *, whole: bool = Fa
         if seen.anything:
             return seen
     return seen
-
-
-def frozen_numbers(program: Program) -> list[Frozen]:
-    """The parameters of steps that their rows give otherwise now. They come from the host, and were read when the plan was made."""
-    found: list[Frozen] = []
-    for entry, plan in program.plan.entries.items():
-        graph = program.graphs[entry]
-        views, nodes = ViewTable(graph), {node.name: node for node in graph.nodes}
-        for number, step in enumerate(plan.steps):
-            node = nodes.get(step.node)
-            row = None if node is None else program.target.row(node.op, node.impl or "")
-            if step.kind is StepKind.COPY or node is None or row is None:
-                continue
-            now = node_call(graph, node, row, views).params
-            found += [
-                Frozen(entry, number, step.node, row.identity, index, a, b)
-                for index, (a, b) in enumerate(zip(step.params, now, strict=False))
-                if (type(a), repr(a)) != (type(b), repr(b))
-            ]
-    return found
-
-
-def moved_buffers(executable: Executable, entries: Sequence[str]) -> list[Moved]:
-    """The operands of loaded steps that lie elsewhere than their regions do now."""
-    found: list[Moved] = []
-    for entry in entries:
-        runner = executable.runner(entry)
-        if not isinstance(runner, PlannedRunner):
-            continue
-        for number, (step, loaded) in enumerate(zip(runner.loaded.plan.steps, runner.loaded.resolved, strict=True)):
-            for operand, (address, _) in zip(step.operands, loaded.operands, strict=True):
-                if operand is None:
-                    continue
-                now = executable.regions.address(operand.range)[0]
-                if now != address:
-                    place = str(operand.range.region)
-                    found.append(Moved(entry, number, step.node, operand.value, place, address, now))
-    return found
 
 
 def unproven(program: Program) -> tuple[str, ...]:

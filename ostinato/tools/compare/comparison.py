@@ -25,6 +25,8 @@ from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
+from ostinato.ir.graph import Role
+from ostinato.ir.step import StepKind
 from ostinato.passes.policy import Policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.encode import EmbedExecutable
@@ -225,9 +227,9 @@ def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
             hint="give a model, its path or name, an artifact or an executable; of an LLM its .executable",
         )
     if not isinstance(target, Model) and str(target).endswith(ARTIFACT):
-        device = open_device(base.device, base.threads, base.isa)
-        loaded = load_executable(target, device=device)
-        return packed(loaded), str(target)
+        own = (base.device, base.threads, base.isa) == ("auto", 0, "auto")  # the device that it was compiled for
+        device = "auto" if own else open_device(base.device, base.threads, base.isa)
+        return packed(load_executable(target, device=device)), str(target)
     model = open_model(target)
     return model, str(model.checkpoint.path) if isinstance(target, Model) else str(target)
 
@@ -255,15 +257,14 @@ def _run_all(
     poison: bool,
     said: Callable[[str], None],
 ) -> list[Ran]:
-    """Every side on the work, the interpreter once and on as many cases as it can be given; functions last, since they are asked what the others were."""
+    """Every side on the work, the interpreter once, and what runs in numpy on as many cases as it can be given; functions last, since they are asked what the
+    others were."""
     runs: dict[str, SideRun] = {}
     for name, executable in executables.items():
         said(f"running {name}")
-        if executable.mode == "reference":
-            few = _few(cases, affordable(executable, REFERENCE_BUDGET))
-            runs[name] = run_side(executable, few, replays=1, poison=poison)
-        else:
-            runs[name] = run_side(executable, cases, replays=replays, poison=poison)
+        reference = executable.mode == "reference"
+        few = _few(cases, affordable(executable, REFERENCE_BUDGET)) if reference or _in_numpy(executable) else cases
+        runs[name] = run_side(executable, few, replays=1 if reference else replays, poison=poison)
     like = max((run.answers for run in runs.values()), key=lambda answers: len(answers.keys))
     for side in asked:
         if side.function is not None:
@@ -276,6 +277,18 @@ def _ran(side: Side, executable: TextExecutable | EmbedExecutable | None, run: S
     if executable is None:
         return Ran(side, None, run, f"function {side.name}", "f32")
     return Ran(side, executable, run, identity_of(executable), precision_of(executable.program))
+
+
+def _in_numpy(executable: Executable) -> bool:
+    """Whether products with weights run in numpy, at the speed of the interpreter."""
+    for name, plan in executable.entries.items():
+        graph = executable.program.graphs[name]
+        weights = {item.value.name for item in graph.with_role(Role.WEIGHT)}
+        for step in plan.steps:
+            node = graph.producers.get(step.node)
+            if step.kind is StepKind.CALL and node is not None and weights & set(node.operands):
+                return True
+    return False
 
 
 def _few(cases: Sequence[Case], steps: int) -> Sequence[Case]:

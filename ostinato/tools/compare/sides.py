@@ -219,7 +219,8 @@ class Sides:
 
     def _made(self, side: Side) -> Executable:
         if side.artifact is not None:
-            return load_executable(side.artifact, device=self._device(side))
+            own = (side.device, side.threads, side.isa) == ("auto", 0, "auto")  # the device that it was compiled for
+            return load_executable(side.artifact, device="auto" if own else self._device(side))
         if self.model is None:
             raise ConfigError(
                 "an executable has its settings already, this side wants others",
@@ -254,4 +255,6 @@ def open_side(
 
 def _captured(base: Executable, capture: Sequence[str], observer: Observer | None) -> Executable:
     program, shared = base.program, base.regions.shared
-    return type(base)(program, base.device, shared, mode="captured", capture=tuple(capture), observer=observer)
+    return type(base)(
+        program, base.device, shared, mode="captured", capture=tuple(capture), observer=observer, required=True
+    )

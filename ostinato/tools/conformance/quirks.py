@@ -238,13 +238,13 @@ QUIRKS = (
     Quirk(
         "edges cannot be read back",
         "two steps captured on one stream have one edge",
-        "no captured graph is proven: what is captured is refused; run planned",
+        "no captured graph can be proven: executables run planned and say so, or raise where captured is required",
         _edges,
     ),
     Quirk(
         "parameters of kernels cannot be read back",
         "a captured kernel of ours shows its arguments",
-        "no captured graph is proven: what is captured is refused; run planned",
+        "no captured graph can be proven: executables run planned and say so, or raise where captured is required",
         _parameters,
     ),
     Quirk(

@@ -30,7 +30,7 @@ from ostinato.tools.profile.bandwidth import read_bandwidth
 
 __all__ = ["Ceilings", "measure_ceilings"]
 
-_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_SIZES = (64, 256, 1024, 4096, 8192)
 """Of a square product, in turn."""
 _ENOUGH = 2e-3
 """Seconds of a product behind which no larger one is tried."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +143,22 @@ def test_a_side_that_is_refused_is_the_culprit(bench: Bench, monkeypatch: pytest
 def test_what_cannot_be_used_is_refused(options: dict[str, object], message: str, bench: Bench) -> None:
     with pytest.raises(ost.ConfigError, match=message):
         ost.bisect(bench.model, **{"right": "planned", **options})  # type: ignore[arg-type]
+
+
+def test_a_target_that_has_no_sides_is_refused(bench: Bench) -> None:
+    strangers: tuple[Any, ...] = (3, None, bench.plain.program)
+    for target in strangers:
+        with pytest.raises(ost.ConfigError, match="has no sides"):
+            ost.bisect(target)
+
+
+def test_an_artifact_is_a_target_and_a_side(bench: Bench, tmp_path: Path) -> None:
+    bench.plain.save(tmp_path / "model.ost")
+    saved = str(tmp_path / "model.ost")
+    base = bench.side("base")
+    for target, left, right in ((saved, "eager", "planned"), (bench.model, bench.side("eager", mode="eager"), saved)):
+        report = ost.bisect(target, left, right, base=base, buckets={"B": [1], "T": [8]}, context=16, tokens=8)
+        assert (report.ok, report.absolute) == (True, 0)
 
 
 def test_a_folder_that_is_there_is_refused_before_anything_runs(bench: Bench, tmp_path: Path) -> None:

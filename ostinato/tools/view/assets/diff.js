@@ -20,6 +20,11 @@
         return { side, canvas, title: element("div.side-title"), stage: element("div.stage", {}, canvas) };
       });
       this.legend = element("div.legend");
+      this.by = "change";
+      this.pick = plots.choice("Colour the arenas by", ["change", "role"], this.by, (by) => {
+        this.by = by;
+        this.recolour();
+      });
       this.lists = element("div.top");
       this.choice = element("span");
       place.append(
@@ -45,7 +50,9 @@
       bus.on("select", () => {
         if (this.grid) this.grid.draw();
       });
-      bus.on("theme", () => this.recolour());
+      bus.on("theme", () => {
+        if (this.maps[0].map) this.recolour();
+      });
       this.open();
     }
 
@@ -74,6 +81,7 @@
             ),
           );
           half.kinds = half.map.slots.map((_, place) => this.kindOf(half, place));
+          half.roles = half.map.slots.map((_, place) => half.map.role(place));
         });
         this.recolour();
       } else for (const half of this.maps) half.map = null;
@@ -180,23 +188,22 @@
 
     recolour() {
       if (!this.view) return;
-      const paper = plots.rgb(css("--paper")),
-        found = new Set(this.maps.flatMap((half) => half.kinds));
-      const pixels = new Map(KINDS.map((kind) => [kind, plots.rgb(css(`--diff-${kind}`))]));
+      const byRole = this.by === "role",
+        paper = plots.rgb(css("--paper"));
+      const keys = (half) => (byRole ? half.roles : half.kinds),
+        found = new Set(this.maps.flatMap(keys));
+      const named = (byRole ? this.bus.entry().plan.roles : KINDS).filter((key) => found.has(key));
+      const colours = new Map(named.map((key) => [key, byRole ? plots.colours.role(key) : css(`--diff-${key}`)]));
+      const pixels = new Map(named.map((key) => [key, plots.rgb(colours.get(key))]));
       for (const half of this.maps) {
-        half.fills = Uint32Array.from(half.kinds, (kind) => plots.pixel(pixels.get(kind)));
-        half.edges = Uint32Array.from(half.kinds, (kind) => plots.pixel(plots.mix(pixels.get(kind), paper, 0.5)));
+        half.fills = Uint32Array.from(keys(half), (key) => plots.pixel(pixels.get(key)));
+        half.edges = Uint32Array.from(keys(half), (key) => plots.pixel(plots.mix(pixels.get(key), paper, 0.5)));
       }
       this.background = plots.pixel(plots.rgb(css("--sunken")));
+      const said = { moved: "at another offset", shifted: "at other steps", reshared: "shared otherwise" };
       this.legend.replaceChildren(
-        ...KINDS.filter((kind) => found.has(kind)).map((kind) =>
-          element(
-            "span.key",
-            {},
-            element("i", { style: `background: var(--diff-${kind})` }),
-            { moved: "at another offset", shifted: "at other steps", reshared: "shared otherwise" }[kind] || kind,
-          ),
-        ),
+        this.pick,
+        ...named.map((key) => element("span.key", {}, element("i", { style: `background: ${colours.get(key)}` }), said[key] || key)),
         element("span.soft", {}, found.size === 1 && found.has("same") ? "no slot differs" : ""),
       );
       this.draw();

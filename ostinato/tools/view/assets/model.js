@@ -2,6 +2,7 @@
 "use strict";
 
 (() => {
+  const WORKSPACE = "#workspace of ";
   const cache = new WeakMap();
 
   function read(entry) {
@@ -65,9 +66,10 @@
     return graph.nodes[repeat.start + stretch * repeat.period + ((node.index - repeat.start) % repeat.period)];
   };
 
-  // A selected name may be that of any value: it stands for the node that makes it.
+  // A selected name may be that of any value, or of a step's workspace: it stands for the node that makes it.
   ostinato.resolver = (entry, name) => {
     const graph = ostinato.graph(entry);
-    return graph.maker.has(name) ? graph.maker.get(name).name : name;
+    const value = name.startsWith(WORKSPACE) ? name.slice(WORKSPACE.length) : name;
+    return graph.maker.has(value) ? graph.maker.get(value).name : name;
   };
 })();
