@@ -15,6 +15,9 @@ PROMPT ?= Why is the sky blue?
 DEMO_STEPS ?= 300
 SELECT ?= not parity and not slow
 TESTS ?= tests
+# processes that share the tests file by file, each in the order of the folders: fixtures of a file and what its tests keep stay in one
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores : 8)))
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
@@ -92,7 +95,7 @@ demo-train: $(VENV)/.installed
 	@$(BIN)/ostinato run build/demo/library/model --prompt 'class ' --max-tokens 48
 
 test: $(VENV)/.installed $(VENV)/.model
-	$(BIN)/python -m pytest -m '$(SELECT)' $(TESTS)
+	$(PYTEST) -m '$(SELECT)' $(TESTS)
 
 dev: $(VENV)/.dev $(VENV)/.model
 
@@ -115,7 +118,7 @@ docs: $(VENV)/.docs
 	@echo "the documentation is in build/site/index.html"
 
 parity: $(VENV)/.parity $(VENV)/.model $(VENV)/.encoder
-	$(BIN)/python -m pytest -m parity
+	$(PYTEST) -m parity
 
 clean:
 	rm -rf $(VENV) build dist pictures .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

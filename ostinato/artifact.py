@@ -45,6 +45,7 @@ from ostinato.saving.stale import (
     device_differences,
     extension_differences,
     row_differences,
+    target_of,
     version_differences,
 )
 from ostinato.served import serve_decoder, serve_encoder
@@ -106,6 +107,7 @@ def load_executable(
     trust: bool = False,
     recompile: bool = False,
     weights: Weights | None = None,
+    threads: int = 0,
     progress: Progress | None = None,
 ) -> Executable:
     """The executable that `Executable.save` wrote: a `TextExecutable`, an `EmbedExecutable`, or a plain one of what was made stage by stage.
@@ -113,14 +115,14 @@ def load_executable(
     `device` "auto" is the one it was compiled for, `mode` "auto" what was asked for then. Its weights are those in the file, or those of the checkpoint that it
     names: at its path, beside the file, in an installed model package, or where `weights` says. `recompile` compiles the program again, from that checkpoint
     and with the saved options, where it is stale; save the result to have it next time. `trust` lets the file bring machine code: the compiled kernels of a GPU
-    in it, and the algorithms of the vendor's products, are used as they are. Without it nothing in the file is executed.
+    in it, and the algorithms of the vendor's products, are used as they are. Without it nothing in the file is executed. `threads` are of the CPU, 0 for all.
 
     Raises `ArtifactError` for a file that is none or is damaged; `StaleArtifact`, listing every difference, for one that was made for another version of the
     library, device, driver, kernels, extensions or weights; `WeightsError` for a checkpoint that is not found; `VerificationError` and `PlanError` for a
     program that is not proven; `DeviceUnavailable`, and `ConfigError` for arguments that cannot be used.
     """
-    opened = open_artifact(path, device, mode, trust=trust, recompile=recompile, weights=weights, progress=progress)
-    return opened.executable
+    how: dict[str, Any] = {"trust": trust, "recompile": recompile, "weights": weights, "threads": threads}
+    return open_artifact(path, device, mode, progress=progress, **how).executable
 
 
 def open_artifact(
@@ -131,6 +133,7 @@ def open_artifact(
     trust: bool = False,
     recompile: bool = False,
     weights: Weights | None = None,
+    threads: int = 0,
     progress: Progress | None = None,
 ) -> Opened:
     """`load_executable` with what else there is to know. Raises what that raises."""
@@ -138,7 +141,7 @@ def open_artifact(
     check_progress(progress)
     file = open_file(path)
     request = file.manifest.request
-    where = _device(file, device)
+    where = _device(file, device, threads)
     route = settle_route(where, request.mode if mode == "auto" else mode, capture=_capture(request, mode))
     checkpoint, found = _checkpoint(file, weights)
     differences, artifact = _judged(file, where, trusted, checkpoint, found)
@@ -178,20 +181,21 @@ def _judged(
         differences += checkpoint_differences(file.manifest.model, found, checkpoint)
     if artifact is not None and operators and file.manifest.target == device.target.name:
         try:
+            target = target_of(artifact, device)
             for graph in artifact.graphs.values():
-                verify(graph, target=device.target, phase="selected")
+                verify(graph, target=target, phase="selected")
         except OstinatoError as error:
             if not differences:
                 raise
             differences.append(f"graphs: {error.message.splitlines()[0]}")
         else:
-            differences += row_differences(artifact, device)
+            differences += row_differences(artifact, target)
     return tuple(differences), artifact
 
 
 def _proven(artifact: Artifact, device: Device, checkpoint: Checkpoint) -> Program:
     """The program, if the checker proves its plan and its entries are of its kind."""
-    request, target = artifact.manifest.request, device.target
+    request, target = artifact.manifest.request, target_of(artifact, device)
     check_program(artifact.plan, artifact.graphs, target, sources=artifact.originals)
     _check_kind(artifact.path, request.kind, artifact.plan)
     return Program(
@@ -233,15 +237,13 @@ def _bring(artifact: Artifact, device: Device) -> None:
         vendor_choices(device.native, device.kernels.cache.folder).trust(manifest.vendor)
 
 
-def _device(file: ArtifactFile, device: str | Device) -> Device:
+def _device(file: ArtifactFile, device: str | Device, threads: int) -> Device:
     """The device itself, or the one of that name; "auto" is the one of the file, of a host with the kernel unit that it was compiled for if this CPU has it."""
-    if device != "auto":
-        return open_device(device)
     name = file.manifest.device
-    if not name.startswith("host:"):
-        return open_device(name)
-    unit = file.manifest.environment.architecture.rpartition("/")[2]
-    return open_device("cpu", isa=unit if unit in _native.isa_available() else "auto")
+    if name.startswith("host:") and device in ("auto", "cpu"):
+        unit = file.manifest.environment.architecture.rpartition("/")[2]
+        return open_device("cpu", threads, unit if unit in _native.isa_available() else "auto")
+    return open_device(name if device == "auto" else device, threads)
 
 
 def _capture(request: Request, mode: str) -> tuple[str, ...] | None:

@@ -91,11 +91,13 @@ class Embedder:
         trust: bool = False,
         recompile: bool = False,
         weights: Weights | None = None,
+        threads: int = 0,
         progress: Progress | None = None,
     ) -> Self:
         """The `Embedder` that `save` wrote, without compiling it: arguments and errors are those of `ostinato.load_executable`, and `ConfigError` for an
         artifact of something else."""
-        opened = open_artifact(path, device, mode, trust=trust, recompile=recompile, weights=weights, progress=progress)
+        how: dict[str, Any] = {"trust": trust, "recompile": recompile, "weights": weights, "threads": threads}
+        opened = open_artifact(path, device, mode, progress=progress, **how)
         made = cls.__new__(cls)
         executable = opened.of_kind("embedder", EmbedExecutable, "an Embedder")
         made._describe(opened.model, opened.request.max_seq_length)

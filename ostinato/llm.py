@@ -111,11 +111,13 @@ class LLM:
         trust: bool = False,
         recompile: bool = False,
         weights: Weights | None = None,
+        threads: int = 0,
         progress: Progress | None = None,
     ) -> Self:
         """The `LLM` that `save` wrote, without compiling it: arguments and errors are those of `ostinato.load_executable`, and `ConfigError` for an artifact of
         something else."""
-        opened = open_artifact(path, device, mode, trust=trust, recompile=recompile, weights=weights, progress=progress)
+        how: dict[str, Any] = {"trust": trust, "recompile": recompile, "weights": weights, "threads": threads}
+        opened = open_artifact(path, device, mode, progress=progress, **how)
         made = cls.__new__(cls)
         made.model = opened.model
         executable = opened.of_kind("llm", TextExecutable, "an LLM")

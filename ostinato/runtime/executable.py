@@ -492,8 +492,8 @@ class Executable(Explains):
         return runner
 
     def _trusted_runner(self, name: str) -> Runner:
-        """A runner in this mode. A driver that does not show what it captured, and replays in doubt that are not what the planned steps are, make the mode "planned";
-        where captured is required they raise."""
+        """A runner in this mode. A driver that does not show what it captured, and replays in doubt that are not what the planned steps are, make the mode
+        "planned"; where captured is required they raise."""
         where = (name, self.program, self.regions_of(name))
         try:
             runner = self.make_runner(*where)

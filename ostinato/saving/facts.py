@@ -22,6 +22,7 @@ from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.kernel_source import kernel_files
 from ostinato.backend_hip.user_rows import user_rows
 from ostinato.frontend.checkpoints import MODEL_PACKAGES, Checkpoint
+from ostinato.frontend.checkpoints.files import system_errors
 from ostinato.frontend.checkpoints.packages import find_model_package
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.graph import Graph
@@ -36,6 +37,7 @@ from ostinato.saving.manifest import Extensions, ModelFile, ModelIdentity, Tenso
 __all__ = [
     "Sources",
     "environment_of",
+    "extensions_here",
     "extensions_of",
     "has_vendor_steps",
     "identity_of",
@@ -122,13 +124,15 @@ def identity_of(checkpoint: Checkpoint, *, whole: bool = False) -> ModelIdentity
         name: TensorIdentity(dtype=tensor.dtype.value, shape=tensor.shape, transform=tensor.transform)
         for name, tensor in sorted(checkpoint.tensors.items())
     }
-    files = sorted({tensor.file for tensor in checkpoint.tensors.values()})
+    with system_errors(checkpoint.path):
+        paths = sorted({tensor.file for tensor in checkpoint.tensors.values()})
+        files = tuple(ModelFile(name=path.name, size=path.stat().st_size) for path in paths)
     return ModelIdentity(
         path=str(checkpoint.path.absolute()),
         package=_package(checkpoint.path),
         format=checkpoint.format,
         architecture=checkpoint.config.architecture,
-        files=tuple(ModelFile(name=file.name, size=file.stat().st_size) for file in files),
+        files=files,
         tensors=tensors,
         sampled=_sampled(checkpoint),
         whole=whole_digest(checkpoint) if whole else None,

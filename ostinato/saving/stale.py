@@ -19,15 +19,16 @@ extensions that the program does not use, and where the checkpoint lies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ostinato.backend_hip import _native
-from ostinato.backend_hip.evidence.known import stale_reason
-from ostinato.backend_hip.evidence.records import Environment, ValidationRecord
+from ostinato.backend_hip.evidence.first_use import FirstUse
+from ostinato.backend_hip.evidence.known import Known
 from ostinato.frontend.checkpoints import Checkpoint
 from ostinato.ir.decision import Decision
 from ostinato.ir.evidence import Finding
 from ostinato.ir.signature import signature_class
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.target import Target
 from ostinato.ir.version import VERSION
 from ostinato.runtime.device import Device
 from ostinato.saving.facts import (
@@ -46,6 +47,7 @@ __all__ = [
     "device_differences",
     "extension_differences",
     "row_differences",
+    "target_of",
     "version_differences",
 ]
 
@@ -90,12 +92,18 @@ def device_differences(artifact: Artifact, device: Device, trust: bool) -> Itera
             yield _difference(name.replace("_", " "), saved or "none", found or "none")
 
 
-def row_differences(artifact: Artifact, device: Device) -> Iterator[str]:
-    """What the program runs on the device it was compiled for is not what it was, or is not known to be right. Its graphs must be verified, with operators that
-    are all here."""
+def target_of(artifact: Artifact, device: Device) -> Target:
+    """The target of a device whose records are its own and, where it has none of a row, those that came with the file."""
     target = device.target
+    known = target.evidence.known if isinstance(target.evidence, FirstUse) else target.evidence
+    return replace(target, evidence=known.beside(artifact.records)) if isinstance(known, Known) else target
+
+
+def row_differences(artifact: Artifact, target: Target) -> Iterator[str]:
+    """What the program runs on the target it was compiled for (`target_of`) is not what it was, or is not known to be right. Its graphs must be verified, with
+    operators that are all here."""
     yield from _source_differences(artifact, target)
-    yield from _evidence_differences(artifact, target, environment_of(device))
+    yield from _evidence_differences(artifact, target)
 
 
 def _compared(artifact: Artifact, trust: bool) -> Iterator[str]:
@@ -115,13 +123,10 @@ def _source_differences(artifact: Artifact, target: Target) -> Iterator[str]:
                 yield _difference(f"{what} {name}", before.get(name, "none"), now.get(name, "none"))
 
 
-def _evidence_differences(artifact: Artifact, target: Target, here: Environment) -> Iterator[str]:
+def _evidence_differences(artifact: Artifact, target: Target) -> Iterator[str]:
     """Rows that are known to be wrong here, and rows of which nobody knows that they are right."""
     if target.evidence is None:
         return
-    records: dict[tuple[str, str, str], list[ValidationRecord]] = {}
-    for record in artifact.records:
-        records.setdefault((record.operator, record.row, record.signature), []).append(record)
     seen: set[tuple[str, str]] = set()
     for entry, graph in artifact.originals.items():
         for node, row, site in rows_used((graph,), target):
@@ -129,19 +134,10 @@ def _evidence_differences(artifact: Artifact, target: Target, here: Environment)
                 continue
             seen.add(key)
             verdict = target.evidence.verdict(row, site)
-            brought = records.get((row.op, row.name, key[1]), [])
             if verdict.finding is Finding.FAILED:
                 yield f"row {row.identity} on {key[1]}: its validation failed here: {verdict.reason}"
-                continue
-            known = verdict.finding is Finding.VALIDATED or _counts(brought, row, site, here)
-            if not known and not _without(artifact.decisions.get(entry, {}).get(node)):
+            elif verdict.finding is not Finding.VALIDATED and not _without(artifact.decisions.get(entry, {}).get(node)):
                 yield f"row {row.identity} on {key[1]}: {verdict.reason}"
-
-
-def _counts(records: list[ValidationRecord], row: Impl, site: CallSite, here: Environment) -> bool:
-    """Whether a record that came with the file says of the row as it is here that it is right."""
-    same = [record for record in records if record.environment.architecture == here.architecture]
-    return any(record.passed and not stale_reason(record, row, site, here) for record in same)
 
 
 def _without(decision: Decision | None) -> bool:

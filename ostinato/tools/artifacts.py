@@ -9,7 +9,6 @@ import typer
 
 from ostinato.artifact import Opened, open_artifact
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import open_device
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.verify import verify
 from ostinato.planner.check import check_program
@@ -75,9 +74,9 @@ class HowToOpen:
             raise ConfigError(f"{name} is no artifact, which {', '.join(named)} is for", hint="leave it out")
 
     def options(self, device: str, threads: int) -> dict[str, Any]:
-        """The arguments of `ostinato.load_executable` that they stand for, with the device; `threads` are of the CPU, 0 for all."""
-        where = open_device(device, threads) if threads else device
-        return {"device": where, "trust": self.trust, "recompile": self.recompile, "weights": self.weights}
+        """The arguments of `ostinato.load_executable` that they stand for, with device and threads."""
+        given = {"trust": self.trust, "recompile": self.recompile, "weights": self.weights}
+        return {"device": device, "threads": threads, **given}
 
 
 def open_saved(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,13 @@ from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.vendor_choices import vendor_choices
+from ostinato.frontend.layers import ModelInputs
+from ostinato.frontend.models.llama import LLAMA, llama
+from ostinato.frontend.trace import Tensor
 from tests.artifact.files import BUCKETS, changed, compiled, manifest_of, members_of
 from tests.backend_hip.gpu.machine import CACHE
 from tests.frontend.small_families import small_model
+from tests.hip.test_extend import BEND, ON_GPUS, SOURCE
 
 IDS = np.array([[5, 9, 2]], np.int32)
 
@@ -124,3 +130,34 @@ def test_a_standalone_file_of_a_gpu(model: ost.Model, gpu: HipDevice, tmp_path: 
     loaded = ost.load_executable(made.save(tmp_path / "whole.ost", weights=True), gpu)
     assert logits(loaded) == logits(made)
     assert "weights.safetensors" in members_of(tmp_path / "whole.ost")
+
+
+def bent(inputs: ModelInputs) -> Tensor:
+    """A Llama that bends what its head reads."""
+    head = inputs.head
+    return llama(replace(inputs, head=lambda x, logits: head(bend(x), logits)))
+
+
+def bend(x: Tensor) -> Tensor:
+    return x.builder.apply("bend", (x,), {"knee": 3.0}, "bent")
+
+
+def test_rows_and_kernels_of_the_users(model: ost.Model, gpu: HipDevice, tmp_path: Path) -> None:
+    mine = ost.load(model.checkpoint.path, families=(replace(LLAMA, function=bent),))
+    added: dict[str, Any] = {"operators": [BEND], "kernels": {"mine/bend": SOURCE}}
+    with ost.extend(**added, rows=[ON_GPUS]):
+        made = compiled(mine, device=gpu, threads=0)
+        path = made.save(tmp_path / "saved.ost")
+        assert logits(ost.load_executable(path, gpu)) == logits(made)
+    said = manifest_of(path)["extensions"]
+    assert {kind: list(found) for kind, found in said.items()} == {
+        "operators": ["bend"],
+        "rows": [ON_GPUS.identity],
+        "kernels": ["mine/bend"],
+    }
+    other = changed(path, tmp_path / "other.ost", extensions={**said, "kernels": {"mine/bend": "0" * 16}})
+    with ost.extend(**added, rows=[replace(ON_GPUS, priority=1, in_place=())]):
+        for saved, kinds in ((path, {"row"}), (other, {"row", "kernel"})):
+            with pytest.raises(ost.StaleArtifact) as caught:
+                ost.load_executable(saved, gpu)
+            assert {text.split()[1] for text in caught.value.differences} == kinds

@@ -61,6 +61,10 @@ class Known:
         ids = tuple(record.id for record in found)
         return Verdict(Finding.STALE, ids, f"{stale[0]}; {HOW}")
 
+    def beside(self, earlier: Iterable[Record]) -> Known:
+        """These records and others, which count where these say nothing."""
+        return Known(self.environment, (*earlier, *self._all))
+
     @property
     def validations(self) -> tuple[ValidationRecord, ...]:
         """Those that are of rows, for this architecture."""

@@ -21,11 +21,12 @@ from pydantic import ValidationError
 
 from ostinato.frontend.checkpoints.safetensors_file import read_safetensors_header
 from ostinato.ir.errors import ConfigError, OstinatoError, StaleArtifact, WeightsError
-from ostinato.ir.graph import Graph, Role
+from ostinato.ir.graph import Graph, GraphInput, Role
 from ostinato.ir.safetensors import file_blocks
 from ostinato.ir.text import parse_graph, print_graph
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.verify import verify
+from ostinato.ir.weights import WeightPart
 from ostinato.tools.repro.cut import Cut
 from ostinato.tools.repro.report import FORMAT, VERSION, ReproFile
 
@@ -177,7 +178,8 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, Array], dict[str, Array
     entries = {entry.name: entry for entry in read_safetensors_header(path, lambda name: True)}
     wanted = {item.value.name: item.value.type for item in graph.inputs if item.role is not Role.CONSTANT}
     outputs = {_SAVED + name: graph.types[name] for name in graph.outputs}
-    problems = [f"%{name} has no values" for name in wanted if name not in entries]
+    problems = [f"%{item.value.name} is made of other tensors than itself" for item in graph.inputs if _foreign(item)]
+    problems += [f"%{name} has no values" for name in wanted if name not in entries]
     problems += [f"{name!r} is no input or output" for name in entries if name not in wanted and name not in outputs]
     found: dict[str, Array] = {}
     for name, tensor in (wanted | outputs).items():
@@ -194,6 +196,14 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, Array], dict[str, Array
         raise WeightsError(f"{path} does not fit the graph: {'; '.join(problems[:5])}", hint=_AGAIN)
     saved = {name.removeprefix(_SAVED): array for name, array in found.items() if name in outputs}
     return {name: array for name, array in found.items() if name in wanted}, saved
+
+
+def _foreign(item: GraphInput) -> bool:
+    """Whether an input reads tensors that a bundle does not have: a weight is all of its own values, and parameters there are none."""
+    if item.role is not Role.WEIGHT:
+        return item.role is Role.PARAMETER
+    shape = item.value.type.static_shape
+    return item.parts != (WeightPart(item.value.name, 0, shape[0] if shape else 1),)
 
 
 def _stored(tensor: TensorType) -> tuple[tuple[int, ...], np.dtype[np.generic]]:

@@ -66,7 +66,8 @@ def judge(
 ) -> tuple[Outcome, Worst | None]:
     """How `right` compares with `left`, each run `runs` times, and the largest difference where there is one."""
     try:
-        good, found = run_way(cut, saved, device, left, 1)[0], run_way(cut, saved, device, right, runs)
+        with np.errstate(all="ignore"):  # values of a fault may be anything, and are compared as what they are
+            good, found = run_way(cut, saved, device, left, 1)[0], run_way(cut, saved, device, right, runs)
     except MemoryError:
         raise CapacityError("there is no memory for the values of this bundle", hint="free some") from None
     for again in found[1:]:
