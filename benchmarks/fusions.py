@@ -26,13 +26,13 @@ from benchmarks.models import CONFIGS, outline
 from benchmarks.steps import traced_workload
 from benchmarks.workloads import Workload
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.graph import Graph
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 from ostinato.passes.pipeline import PipelineOptions, pipeline
 from ostinato.planner.plan import EntryPlan
+from ostinato.stages import open_model
 
 __all__ = ["FUSIONS", "Counts", "Seconds", "counted", "variants"]
 

@@ -27,12 +27,12 @@ from benchmarks.models import CONFIGS, PACKAGED, checkpoint
 from benchmarks.steps import LoadedStep, WeightPool, open_benchmark_device, plan_workload
 from benchmarks.timing import in_turn, median
 from benchmarks.workloads import Shape, Workload
-from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.step import StepKind
 from ostinato.passes.pipeline import PipelineOptions
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
+from ostinato.stages import open_model
 
 __all__ = ["Row", "main", "measure"]
 

@@ -17,7 +17,7 @@ from benchmarks.workloads import CACHE, CHAIN_NUMBERS, FILLED, Shape, Workload, 
 from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.machine import emulated_gpu
 from ostinato.backend_hip.open import open_hip
-from ostinato.compiler import Traced, open_device, plan_text_program, trace
+from ostinato.compiler import plan_text_program
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.trace import GraphBuilder
 from ostinato.ir.precision import PrecisionPolicy
@@ -38,6 +38,7 @@ from ostinato.runtime.regions import Regions, SharedRegions, allocate_regions
 from ostinato.runtime.runners import EagerRunner, PlannedRunner
 from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.runtime.weights import load_shared
+from ostinato.stages import Traced, open_device, trace
 
 __all__ = ["Counted", "LoadedStep", "WeightPool", "open_benchmark_device", "plan_workload", "traced_workload"]
 

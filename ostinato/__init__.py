@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from ostinato import audit, hip, ops
     from ostinato.artifact import Artifact, load_executable, read_artifact
     from ostinato.compiler import (
-        Lowered,
-        Planned,
-        Traced,
         compile,  # noqa: A004 - the design's name
         compile_encoder,
-        trace,
     )
     from ostinato.embedder import Embedder
     from ostinato.extending import Extension, extend
@@ -76,6 +72,7 @@ if TYPE_CHECKING:
     from ostinato.runtime.training.results import StepResult
     from ostinato.runtime.training.sft import ExampleDataset
     from ostinato.runtime.training.step import TrainStep
+    from ostinato.stages import Lowered, Planned, Traced, trace
     from ostinato.tools.bisect.search import bisect
     from ostinato.tools.compare import compare
     from ostinato.tools.profile.breakeven import breakeven
@@ -171,7 +168,8 @@ __all__ = [
 
 _HOMES = {
     "ostinato.artifact": ("Artifact", "load_executable", "read_artifact"),
-    "ostinato.compiler": ("Lowered", "Planned", "Traced", "compile", "compile_encoder", "trace"),
+    "ostinato.compiler": ("compile", "compile_encoder"),
+    "ostinato.stages": ("Lowered", "Planned", "Traced", "trace"),
     "ostinato.embedder": ("Embedder",),
     "ostinato.extending": ("Extension", "extend"),
     "ostinato.frontend.conversation": ("chat_examples",),

@@ -17,7 +17,7 @@ from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.prebuilt import Module
 from ostinato.backend_hip.vendor_choices import vendor_choices
 from ostinato.compiler import compile as compile_decoder
-from ostinato.compiler import compile_encoder, open_device, positions_of
+from ostinato.compiler import compile_encoder
 from ostinato.frontend.checkpoints import Checkpoint
 from ostinato.frontend.model import Model, load
 from ostinato.frontend.models import FAMILIES
@@ -49,6 +49,7 @@ from ostinato.saving.stale import (
     version_differences,
 )
 from ostinato.served import serve_decoder, serve_encoder
+from ostinato.stages import open_device, positions_of
 
 __all__ = ["Artifact", "Opened", "Weights", "is_artifact", "load_executable", "open_artifact", "read_artifact"]
 
@@ -216,12 +217,16 @@ def _check_kind(path: Path, kind: Kind, plan: ProgramPlan) -> None:
     encoder = kind in ("encoder", "embedder")
     needed, outputs = (_EMBED, {"pooled", "normalized"}) if encoder else (_TEXT, {"logits"})
     for name, entry in plan.entries.items():
-        inputs, given = {item.name for item in entry.inputs}, {item.name for item in entry.outputs}
-        missing = sorted(needed - inputs) + sorted({"R"} - set(entry.dims)) + sorted(outputs - given)
-        if kind == "llm":
-            missing += sorted({"token"} - given)
+        shapes = {item.name: item.type.static_shape for item in entry.inputs}
+        missing = sorted(needed - set(shapes)) + sorted(outputs - {item.name for item in entry.outputs})
+        if kind == "llm" and "token" not in {item.name for item in entry.outputs}:
+            missing.append("token")
         if missing:
             raise damaged(path, f"entry {name} serves no texts: it has no {', '.join(missing)}")
+        rows, tokens = (next(iter(shapes[name]), 0) for name in ("length", "input_ids"))
+        stated = {"N": tokens, "R": rows} if "N" in entry.dims or tokens != rows else {"R": rows}
+        if dict(entry.dims) != stated:
+            raise damaged(path, f"entry {name} serves no texts: it is of {dict(entry.dims)}, its inputs of {stated}")
         if not encoder and (not plan.state or len(plan.state[0].type.shape) != 4):
             raise damaged(path, f"entry {name} serves no texts: it has no cache")
 

@@ -21,7 +21,7 @@ from typing import Any
 from ostinato.backend_hip.cuda_graphs import CudaGraphs
 from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, InputError, LifecycleError, NotYetAvailable
-from ostinato.ir.foreign import GraphDriver
+from ostinato.ir.foreign import ForeignGraph, GraphDriver
 from ostinato.runtime.foreign.differences import differences
 from ostinato.runtime.foreign.report import GraphNodeEntry, GraphPointer, GraphScalar, TorchFinding, TorchGraphReport
 from ostinato.runtime.foreign.torch_audit import NamedBytes, audit_graph
@@ -58,18 +58,30 @@ def torch_graph(
     tensors = _named(named)
     memory = TorchMemory(_snapshot() if snapshot is None else snapshot)
     reader = _driver() if driver is None else driver
-    report = audit_graph(reader.read(_handle(graph)), reader, memory, _pool(graph), tensors)
+    report = audit_graph(_read(reader, graph), reader, memory, _pool(graph), tensors)
     if against is None:
         return report
-    other = audit_graph(reader.read(_handle(against)), reader, memory, _pool(against), tensors)
+    other = audit_graph(_read(reader, against), reader, memory, _pool(against), tensors)
     found = tuple(differences(report, other))
     return report.model_copy(update={"findings": (*found, *report.findings)})
+
+
+def _read(reader: Any, graph: Any) -> ForeignGraph:
+    """What the driver, which may be the caller's own, tells of a graph."""
+    if not (callable(getattr(reader, "read", None)) and callable(getattr(reader, "memory_kind", None))):
+        raise InputError(f"driver is {shown(reader)}", hint="leave it out, or give what has read and memory_kind")
+    found = reader.read(_handle(graph))
+    if not isinstance(found, ForeignGraph):
+        raise InputError(f"the driver tells {shown(found)}", hint="a driver's read returns a ForeignGraph")
+    if wrong := [edge for edge in found.edges if not all(0 <= end < len(found.nodes) for end in edge)]:
+        raise InputError(f"the driver tells edge {wrong[0]} of {len(found.nodes)} nodes", hint="edges are indices")
+    return found
 
 
 def _handle(graph: Any) -> int:
     """The driver's handle of a kept graph."""
     raw = getattr(graph, "raw_cuda_graph", None)
-    if raw is None:
+    if isinstance(graph, type) or not callable(raw):
         raise InputError(
             f"{shown(graph)} has no raw_cuda_graph()",
             hint="pass a torch.cuda.CUDAGraph(keep_graph=True) of torch 2.8 or later",
@@ -80,6 +92,10 @@ def _handle(graph: Any) -> int:
         raise LifecycleError(
             f"torch does not give the graph: {str(error).splitlines()[0]}",
             hint="capture into torch.cuda.CUDAGraph(keep_graph=True), and audit it after the capture and before reset()",
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"raw_cuda_graph() of {shown(graph)} is no handle: {error}", hint="pass a torch.cuda.CUDAGraph"
         ) from None
     if not handle:
         raise LifecycleError("the graph is empty: nothing was captured", hint="audit it after the capture")
@@ -128,7 +144,7 @@ def _named(given: Any) -> tuple[NamedBytes, ...]:
     """The caller's tensors as bytes of their storages' parts."""
     if given is None:
         return ()
-    if hasattr(given, "named_parameters"):
+    if hasattr(given, "named_parameters") and not isinstance(given, type):
         given = {**dict(given.named_parameters()), **dict(given.named_buffers())}
     if not isinstance(given, Mapping):
         raise InputError(f"named is {shown(given)}", hint="give tensors by name, or a module")
@@ -142,7 +158,9 @@ def _named(given: Any) -> tuple[NamedBytes, ...]:
             empty = not int(tensor.numel())
         except (AttributeError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"{shown(tensor)} is no tensor: {error}", node=str(name), hint="give tensors by name"
+                f"a {type(tensor).__name__} is no tensor with an address: {error}",
+                node=str(name),
+                hint="give tensors of the GPU by name",
             ) from None
         found.append(NamedBytes(str(name), address, 0 if empty else nbytes))
     return tuple(found)

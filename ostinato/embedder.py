@@ -11,7 +11,6 @@ import numpy as np
 from tokenizers.normalizers import Lowercase
 
 from ostinato.artifact import Weights, open_artifact
-from ostinato.compiler import Passes, open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import Tokenizer
 from ostinato.ir.checks import integer
@@ -25,6 +24,7 @@ from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.options import check_progress, settle_route
 from ostinato.runtime.weights import Progress
 from ostinato.served import serve_encoder
+from ostinato.stages import Passes, open_device, open_model
 
 __all__ = ["Embedder"]
 

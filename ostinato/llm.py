@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from ostinato.artifact import Weights, open_artifact
-from ostinato.compiler import Passes, open_device, open_model, positions_of
 from ostinato.frontend.chat import listed, render
 from ostinato.frontend.model import Model
 from ostinato.frontend.tokenizer import StreamDecoder, Tokenizer
@@ -33,6 +32,7 @@ from ostinato.runtime.request import Request, TokenEvent
 from ostinato.runtime.sampling import DefaultInt, SamplingParams
 from ostinato.runtime.weights import Progress
 from ostinato.served import serve_decoder
+from ostinato.stages import Passes, open_device, open_model, positions_of
 
 __all__ = ["LLM", "recommended"]
 

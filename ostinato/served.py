@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ostinato.compiler import Entries, Passes, load_entries, plan_settings, trace
+from ostinato.compiler import load_entries
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.ir.precision import PrecisionPolicy
 from ostinato.passes.pipeline import settled_options
@@ -14,6 +14,7 @@ from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import Route
 from ostinato.runtime.weights import Progress
 from ostinato.saving.request import request_of
+from ostinato.stages import Entries, Passes, plan_settings, trace
 
 __all__ = ["decoder_entries", "encoder_entries", "serve_decoder", "serve_encoder"]
 

@@ -14,15 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from ostinato.compiler import plan_settings
 from ostinato.ir.checks import boolean, shown
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError, InputError, LifecycleError, PlanError
-from ostinato.ir.files import write_bytes
+from ostinato.ir.files import named_path, write_bytes
 from ostinato.ir.graph import Graph
 from ostinato.ir.safetensors import file_blocks
 from ostinato.ir.step import ByteRange, Region
@@ -39,6 +37,7 @@ from ostinato.runtime.regions import Regions, SharedRegions, require_memory
 from ostinato.runtime.runners import Runner
 from ostinato.runtime.traced import TracedRunner
 from ostinato.runtime.weights import load_shared
+from ostinato.stages import plan_settings
 
 __all__ = ["TraceSession", "TracedStep"]
 
@@ -150,6 +149,7 @@ class TraceSession:
     def save(self, path: str | os.PathLike[str]) -> str:
         """Writes all that was noted as safetensors and returns the path: tensors are called `<step>/<entry>/<value>`, the plans' hashes and the differences are
         metadata. Raises `ConfigError` for a place that cannot be written."""
+        file = named_path(path)
         tensors = {
             f"{step.number:06d}/{step.entry}/{name}": array
             for step in self._steps
@@ -158,7 +158,7 @@ class TraceSession:
         said = {f"plan {name}": text for name, text in self.key.items()} | {"bit_equal": str(self.bit_equal).lower()}
         if self.differences:
             said["differences"] = "\n".join(self.differences)
-        return write_bytes(Path(path), b"".join(bytes(block) for block in file_blocks(tensors, said)))
+        return write_bytes(file, b"".join(bytes(block) for block in file_blocks(tensors, said)))
 
     def __str__(self) -> str:
         plan, own = self._program.plan, self._executable.program.plan
@@ -195,6 +195,8 @@ class TraceSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._executable.diversion is not self:
+            return  # it is closed already, and another session may be open
         self._executable.divert(None)
         if (
             not self.bit_equal and self._steps
@@ -207,12 +209,12 @@ class TraceSession:
     def runner(self, name: str) -> Runner:
         """The runner of an entry while the session is open: a traced one, or the executable's own where nothing of the entry is traced."""
         if name not in self._chosen:
-            return self._executable.own_runner(name)
+            return self._executable.runners.own(name)
         if name not in self._runners:
             assert self._regions is not None, "an open session has memory"
             regions, _ = self._regions
             bound = _kept_in_place(self._executable, name, self._program.plan.entries[name])
-            inner = self._executable.make_runner(name, self._program, replace(regions, bound=bound))
+            inner = self._executable.runners.make(name, self._program, replace(regions, bound=bound))
             graph, names = self._program.graphs[name], self._chosen[name].names
             self._runners[name] = TracedRunner(inner, name, graph, names, self._note)
         return self._runners[name]
@@ -331,9 +333,9 @@ def _memory(executable: Executable, plan: ProgramPlan) -> tuple[Regions, SharedR
 
 def _kept_in_place(executable: Executable, name: str, plan: EntryPlan) -> tuple[tuple[ByteRange, int], ...]:
     """Outputs that stay where they are from run to run (gradients) lie where the ordinary entry has them."""
-    regions = executable.regions_of(name)
+    regions = executable.runners.regions_of(name)
     usual = {binding.name: binding.range for binding in executable.entries[name].outputs}
-    kept = executable.kept_outputs(name)
+    kept = executable.runners.kept_outputs(name)
     return tuple((b.range, regions.address(usual[b.name])[0]) for b in plan.outputs if b.name in kept)
 
 

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from ostinato.backend_hip.evidence.first_use import with_validation
-from ostinato.compiler import Lowered, Passes, Planned, Traced, open_device, open_model, plan_settings
 from ostinato.frontend.model import Model
 from ostinato.frontend.source import CheckpointSource
 from ostinato.frontend.training import TrainingShape, trace_training
@@ -41,6 +40,7 @@ from ostinato.runtime.training.executable import TrainOptions
 from ostinato.runtime.training.optimizer import SGD, AdamW, Optimizer
 from ostinato.runtime.training.step import TrainStep
 from ostinato.runtime.weights import Progress
+from ostinato.stages import Lowered, Passes, Planned, Traced, open_device, open_model, plan_settings
 
 __all__ = ["PlannedTraining", "Recipe", "TracedTraining", "plan_training", "trace_training_step", "train_step"]
 

@@ -28,7 +28,7 @@ from benchmarks.ablation.measure import Row, measure
 from benchmarks.models import CONFIGS, PACKAGED, checkpoint
 from benchmarks.steps import WeightPool, open_benchmark_device
 from benchmarks.workloads import Workload
-from ostinato.compiler import open_model
+from ostinato.stages import open_model
 
 CHAINS = ("c8", "c32", "c128", "c512")
 _COLUMNS = (

@@ -45,7 +45,7 @@ def child(folder: str, device_name: str, tokens: int) -> dict[str, Any]:
         marks[name] = time.time() - started
 
     import ostinato as ost  # a fresh process pays for it
-    from ostinato.compiler import open_device
+    from ostinato.stages import open_device
 
     mark("import")
     if device_name == "emulated":
@@ -133,10 +133,10 @@ def replays(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         open_benchmark_device,
         plan_workload,
     )  # the children import on their own clock
-    from ostinato.compiler import open_model
     from ostinato.passes.pipeline import PipelineOptions
     from ostinato.planner.settings import PlanSettings
     from ostinato.runtime.runners import PlannedRunner
+    from ostinato.stages import open_model
 
     device, workload = open_benchmark_device(options.device), Workload("d", 1)
     program = plan_workload(workload, open_model(folder), device.target, PipelineOptions("bf16"), PlanSettings())

@@ -21,7 +21,6 @@ from benchmarks.steps import LoadedStep, WeightPool, open_benchmark_device, plan
 from benchmarks.timing import Timed
 from benchmarks.workloads import Shape, Workload
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.step import Region
 from ostinato.passes.pipeline import PipelineOptions
@@ -29,6 +28,7 @@ from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import allocate_regions
+from ostinato.stages import open_model
 
 _REGIONS = ("arena", "io")
 

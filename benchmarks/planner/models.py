@@ -18,10 +18,10 @@ from pathlib import Path
 
 import ostinato as ost
 from benchmarks.models import outline
-from ostinato.compiler import Lowered
 from ostinato.planner.check import check_program
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.program import build_program
+from ostinato.stages import Lowered
 
 __all__ = ["SHAPES", "Timed", "lowered_model", "time_plan"]
 

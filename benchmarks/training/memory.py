@@ -29,10 +29,10 @@ from rich.table import Table
 from benchmarks.models import CONFIGS, checkpoint, outline
 from benchmarks.side_by_side import Worker
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import open_model
 from ostinato.frontend.training import TrainingShape
 from ostinato.ir.errors import CapacityError
 from ostinato.planner.memory_report import memory_answer
+from ostinato.stages import open_model
 from ostinato.training import PlannedTraining, Recipe, plan_training
 
 __all__ = ["PlanRow", "plan_rows"]

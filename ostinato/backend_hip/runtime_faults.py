@@ -23,7 +23,8 @@ _RUNTIMES = {"amd": "ROCm", "nvidia": "CUDA"}
 @dataclass(frozen=True, slots=True)
 class RuntimeFault:
     """A fault of a vendor's runtime. `since` is the first version that is known to have it, `until` the first that is known not to ("": not known);
-    `architectures` are patterns, none for all cards. `handling` is how the package meets it, `what_is_done` in words; `fix` is what the user can do, if anything."""
+    `architectures` are patterns, none for all cards. `handling` is how the package meets it, `what_is_done` in words; `fix` is what the user can do, if
+    anything."""
 
     name: str
     platform: Literal["amd", "nvidia"]

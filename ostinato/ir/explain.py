@@ -17,7 +17,7 @@ from ostinato.ir.evidence import Exactness
 from ostinato.ir.graph import Graph, Location, Node
 from ostinato.ir.naming import any_layer, matches
 
-__all__ = ["ExplainedNode", "Explanation", "explain", "unknown_name", "one_for_all_layers"]
+__all__ = ["ExplainedNode", "Explanation", "explain", "one_for_all_layers", "unknown_name"]
 
 _LIKE = 5
 _EXACTNESS = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ostinato.ir.decision import Decision
-from ostinato.ir.explain import unknown_name, one_for_all_layers
+from ostinato.ir.explain import one_for_all_layers, unknown_name
 from ostinato.ir.graph import Graph, GraphInput, Location, Node, Role, Value
 from ostinato.ir.naming import matches
 from ostinato.ir.ops import OP

@@ -1,16 +1,27 @@
 """Text files that are read and written as the user named them: one that cannot be used is a usage error that says which and why.
 
-Folders are made where a file is to be written, and nothing is read that is not UTF-8.
+Folders are made where a file is to be written, and nothing is read that is not UTF-8. A file is written aside and renamed: it is there as a whole, or what was
+there before is. Links, pipes and devices are written through.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from pathlib import Path
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["need_writable", "not_text", "read_text", "write_bytes", "write_text"]
+__all__ = ["named_path", "need_writable", "not_text", "read_text", "write_bytes", "write_text"]
+
+
+def named_path(given: object) -> Path:
+    """What a caller gave as the path of a file or folder. Raises `ConfigError` for what is none, an empty text too."""
+    if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes) or not os.fspath(given):
+        raise ConfigError(f"the path is {shown(given)}", hint="name a file, or a folder, as text or pathlib.Path")
+    return Path(given)
 
 
 def read_text(path: Path) -> str:
@@ -38,7 +49,10 @@ def write_bytes(path: Path, data: bytes) -> str:
     """`write_text` for what is no text."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        if path.is_symlink() or (os.path.lexists(path) and not path.is_file()):
+            path.write_bytes(data)
+        else:
+            _replace(path, data)
     except (OSError, ValueError) as error:
         raise _not_writable(path, error) from None
     return str(path)
@@ -57,6 +71,24 @@ def need_writable(path: Path) -> None:
             path.unlink()
     except (OSError, ValueError) as error:
         raise _not_writable(path, error) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Puts a plain file in place of what is there, or of nothing. One that may not be written is left alone, and the mode of one that may is kept."""
+    mode = None
+    if path.exists():
+        with path.open("ab") as there:
+            mode = stat.S_IMODE(os.fstat(there.fileno()).st_mode)
+    aside = path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.part")
+    try:
+        with aside.open("xb") as file:
+            file.write(data)
+        if mode is not None:
+            aside.chmod(mode)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def _not_writable(path: Path, error: OSError | ValueError) -> ConfigError:

@@ -254,6 +254,10 @@ class Graph:
         """The inputs whose bytes a node may take over: state, parameters, and inputs that are carried from run to run."""
         return tuple(item for item in self.inputs if item.carried or item.role in (Role.STATE, Role.PARAMETER))
 
+    def counts(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """How many rows of each counted axis are valid, as these inputs say."""
+        return {axis: int(inputs[name][0]) for axis, name in self.extents}
+
     def operand_types(self, node: Node) -> tuple[TensorType | None, ...]:
         return tuple(None if name is None else self.types[name] for name in node.operands)
 

@@ -124,7 +124,7 @@ class _Run:
                 self.values[name] = item.data
             else:
                 self.values[name] = self._checked(item, values[name])
-        self.counts = {axis: int(self.values[name][0]) for axis, name in graph.extents}
+        self.counts = graph.counts(self.values)
 
     def _checked(self, item: GraphInput, array: Array) -> Array:
         name, tensor = item.value.name, item.value.type

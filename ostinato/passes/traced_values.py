@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError, DTypeError
+from ostinato.ir.explain import unknown_name
 from ostinato.ir.graph import Graph
 from ostinato.ir.naming import matches
 from ostinato.ir.ops import OP
@@ -179,16 +180,12 @@ class _Finder:
             raise ConfigError(f"cannot be kept{others}: {reason.text}", node=name, hint=reason.hint or None)
         if text in self._graph.inputs_by_name:
             role = self._graph.inputs_by_name[text].role.value
-            raise ConfigError(f"it is an input of the graph ({role}), not a value that a run makes", node=text)
-        known = [*self._made, *self._inside]
-        parts = [part for name in known for part in name.split(".")]
-        alike = get_close_matches(text, list(dict.fromkeys((*known, *parts))), _SHOWN)
-        raise ConfigError(
-            f"{pattern!r} names no value that a run makes",
-            hint=f"names that are like it: {', '.join(alike)}"
-            if alike
-            else f"patterns match whole parts of names, such as {next(iter(self._made), 'layers.0')!r}",
-        )
+            raise ConfigError(
+                f"it is an input of the graph ({role}), not a value that a run makes",
+                node=text,
+                hint="name what a node makes; state is read with read_state, other inputs are what was given",
+            )
+        raise unknown_name(pattern, (*self._made, *self._inside), "value that a run makes")
 
 
 def _updates(graph: Graph) -> dict[str, str]:

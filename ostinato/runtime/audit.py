@@ -21,8 +21,7 @@ from ostinato.ir.step import WORKSPACE, ByteRange, Region, Step, StepKind
 from ostinato.ir.views import ViewTable
 from ostinato.planner.plan import EntryPlan, slot_name
 from ostinato.runtime.capture_nodes import bits
-from ostinato.runtime.captured import Segment
-from ostinato.runtime.conformance import TableFacts, examine_capture
+from ostinato.runtime.captured import Segment, examine_graph
 from ostinato.runtime.device import Device, ResolvedStep
 from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.program import Program
@@ -58,6 +57,7 @@ class AuditedPointer:
 
     @property
     def end(self) -> int:
+        """The address behind its last byte."""
         return self.address + self.nbytes
 
 
@@ -112,6 +112,7 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was found."""
         return not self.findings
 
     def of(self, name: str) -> tuple[AuditedPointer, ...]:
@@ -358,12 +359,8 @@ def _graph_findings(
     for segment in segments:
         if segment.graph is None:
             continue
-        graph = segment.graph
-        facts = TableFacts(graph.status, graph.functions, graph.node_counts)
-        report = examine_capture(
-            program.plan, plan, regions.placed, resolved, facts, graph.nodes, graph.edges, graph.early_edges,
-            first=segment.first, count=segment.count,
-        )  # fmt: skip
+        of = (program.plan, plan, regions.placed, resolved, segment.graph)
+        report = examine_graph(*of, first=segment.first, count=segment.count)
         for finding in report.findings:
             yield AuditFinding(
                 "not the plan", finding.name or plan.name, f"rule {finding.rule}: {finding.message}", finding.hint

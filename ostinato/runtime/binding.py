@@ -25,8 +25,8 @@ from ostinato.ir.step import ByteRange
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, EntryPlan
 from ostinato.runtime.audit import AuditReport, audit_entry
+from ostinato.runtime.capture_report import CaptureReport
 from ostinato.runtime.captured import CapturedSteps, named_ranges
-from ostinato.runtime.conformance import CaptureReport
 from ostinato.runtime.device import Device
 from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.loaded import LoadedSteps

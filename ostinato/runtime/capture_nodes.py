@@ -89,12 +89,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, by the number of the rule, with the operand's name where it is about one."""
+    """What is wrong, by the number of the rule, with the operand's name where it is about one; `unread` where only the driver does not show it."""
 
     rule: int
     message: str
     tensor: str = ""
     hint: str = AGAIN
+    unread: bool = False
 
 
 Where = Callable[[int], str]
@@ -136,7 +137,7 @@ def _shape_problems(node: CapturedNode, step: Expected) -> Iterator[Problem]:
 def _argument_problems(node: CapturedNode, step: Expected, where: Where) -> Iterator[Problem]:
     arguments, pointers = node.arguments, len(step.operands)
     if arguments is None:
-        yield Problem(5, f"the arguments of {step.kernel} cannot be read back", hint=_UNREADABLE)
+        yield Problem(5, f"the arguments of {step.kernel} cannot be read back", hint=_UNREADABLE, unread=True)
         return
     sizes = [8] * (pointers + len(step.params) + 1) + [4]
     if [len(argument) for argument in arguments] != sizes:

@@ -17,16 +17,17 @@ from ostinato.ir.errors import ConfigError, UnreadableCapture
 from ostinato.ir.interp import Observer
 from ostinato.ir.naming import matches
 from ostinato.planner.plan import EntryPlan, ProgramPlan
-from ostinato.runtime.conformance import CaptureReport, TableFacts, examine_capture
-from ostinato.runtime.device import Device
+from ostinato.runtime.capture_memory import PlacedMemory
+from ostinato.runtime.capture_report import CaptureReport
+from ostinato.runtime.conformance import TableFacts, examine_capture
+from ostinato.runtime.device import Device, ResolvedStep
 from ostinato.runtime.device import Graph as CapturedGraph
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.program import Program
 from ostinato.runtime.regions import Regions
 from ostinato.runtime.runners import PlannedRunner
 
-__all__ = ["CapturedRunner", "CapturedSteps", "Segment", "named_ranges", "require_named"]
-
+__all__ = ["CapturedRunner", "CapturedSteps", "Segment", "examine_graph", "named_ranges", "require_named"]
 
 _UNREADABLE = 'use mode="planned", which runs the same steps'
 
@@ -92,10 +93,8 @@ class CapturedSteps:
         begin = perf_counter()
         graph = self._loaded.table.capture(first, count)
         seconds = perf_counter() - begin
-        facts = TableFacts(graph.status, graph.functions, graph.node_counts)
-        of = (self._program, self._loaded.plan, self._memory, self._loaded.resolved, facts)
-        shown = (graph.nodes, graph.edges, graph.early_edges)
-        report = examine_capture(*of, *shown, first=first, count=count)
+        of = (self._program, self._loaded.plan, self._memory, self._loaded.resolved)
+        report = examine_graph(*of, graph, first=first, count=count)
         if report.unreadable:
             raise UnreadableCapture(str(report.findings[0]), node=self._loaded.plan.name, hint=_UNREADABLE)
         report.check()
@@ -122,6 +121,22 @@ class CapturedRunner(PlannedRunner):
 
     def enqueue(self) -> None:
         self.steps.enqueue()
+
+
+def examine_graph(
+    program: ProgramPlan,
+    plan: EntryPlan,
+    memory: PlacedMemory,
+    resolved: Sequence[ResolvedStep],
+    graph: CapturedGraph,
+    *,
+    first: int,
+    count: int,
+) -> CaptureReport:
+    """What a graph of steps [first, first + count) is, held against the plan and the addresses of now; see `examine_capture`."""
+    facts = TableFacts(graph.status, graph.functions, graph.node_counts)
+    shown = (graph.nodes, graph.edges, graph.early_edges)
+    return examine_capture(program, plan, memory, resolved, facts, *shown, first=first, count=count)
 
 
 def require_named(entries: Mapping[str, EntryPlan], patterns: Sequence[str]) -> None:

@@ -27,9 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ostinato.ir.errors import PlanError
 from ostinato.ir.step import WORKSPACE, Step, StepKind
-from ostinato.planner.plan import EntryPlan, ProgramPlan, spelled
+from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.capture_memory import Homes, PlacedMemory
 from ostinato.runtime.capture_nodes import (
     AGAIN,
@@ -43,9 +42,10 @@ from ostinato.runtime.capture_nodes import (
     vendor_problems,
 )
 from ostinato.runtime.capture_order import Access, hazards_of, order_of, read_too_early, unordered_pairs
+from ostinato.runtime.capture_report import CaptureFinding, CaptureReport
 from ostinato.runtime.device import CapturedNode, ResolvedStep
 
-__all__ = ["CaptureFinding", "CaptureReport", "PlacedMemory", "TableFacts", "examine_capture"]
+__all__ = ["PlacedMemory", "TableFacts", "examine_capture"]
 
 _CAPTURED = frozenset({StepKind.LAUNCH, StepKind.GEMM, StepKind.COPY, StepKind.FILL})
 _SHOWN = 8
@@ -59,64 +59,6 @@ class TableFacts:
     status: int
     functions: tuple[int, ...]
     node_counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureFinding:
-    """One broken rule: the number of the rule, the node of the graph that was captured and the step of the plan (by name and number) that it is about, if any,
-    the operand's value, and how to mend it."""
-
-    rule: int
-    message: str
-    hint: str
-    node: int | None = None
-    step: int | None = None
-    name: str = ""
-    tensor: str = ""
-
-    def __str__(self) -> str:
-        places = (
-            "" if self.step is None else f"step {self.step} ({self.name})",
-            "" if self.node is None else f"graph node {self.node}",
-            spelled((self.tensor,)) if self.tensor else "",
-        )
-        where = ", ".join(filter(None, places))
-        return f"rule {self.rule}{', ' if where else ''}{where}: {self.message}\n     hint: {self.hint}"
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureReport:
-    """What a captured graph is: `launches` of our kernels, `copies`, `fills` and `vendor_nodes` are its `graph_nodes`; `dependencies` are its edges, of which
-    `early` start the later kernel while the earlier one still runs.
-
-    `opaque` names the vendor's nodes whose arguments cannot be read. `findings` are what is not as planned; none is a proof.
-    """
-
-    entry: str
-    launches: int
-    graph_nodes: int
-    dependencies: int
-    copies: int
-    fills: int
-    vendor_nodes: int
-    early: int
-    opaque: tuple[str, ...]
-    findings: tuple[CaptureFinding, ...]
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether all that is found is that the driver does not show arguments: nothing is known to be wrong, and nothing is proven."""
-        return bool(self.findings) and all(finding.message.endswith("cannot be read back") for finding in self.findings)
-
-    def check(self) -> None:
-        """Raises `PlanError` that lists every finding, if there is one."""
-        if self.findings:
-            count = f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''}"
-            lines = (f"{number}. {finding}" for number, finding in enumerate(self.findings, 1))
-            raise PlanError(
-                f"the captured graph of {self.entry} is not the plan, {count}:\n  " + "\n  ".join(lines),
-                hint='a graph that is not proven is not replayed; mode="planned" runs the same steps without it',
-            )
 
 
 def examine_capture(
@@ -201,9 +143,10 @@ class _Examiner:
         node: int | None = None,
         tensor: str = "",
         hint: str = AGAIN,
+        unread: bool = False,
     ) -> None:
         number, name = (None, "") if step is None else (step.number, step.node)
-        self.findings.append(CaptureFinding(rule, message, hint, node, number, name, tensor))
+        self.findings.append(CaptureFinding(rule, message, hint, node, number, name, tensor, unread))
 
     # the plan and its table
 
@@ -301,7 +244,8 @@ class _Examiner:
         return opaque
 
     def _add(self, problem: Problem, step: Expected, node: int | None) -> None:
-        self._say(problem.rule, problem.message, step=step, node=node, tensor=problem.tensor, hint=problem.hint)
+        told = {"tensor": problem.tensor, "hint": problem.hint}
+        self._say(problem.rule, problem.message, step=step, node=node, unread=problem.unread, **told)
 
     # order
 

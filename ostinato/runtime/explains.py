@@ -16,9 +16,7 @@ from ostinato.ir.target import Level
 from ostinato.planner.explain import AddressAnswer, PeakAnswer, explain_address, explain_peak
 from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.captured import named_ranges
-from ostinato.runtime.device import Device
-from ostinato.runtime.program import Program
-from ostinato.runtime.regions import Regions
+from ostinato.runtime.entry_runners import EntryRunners
 
 __all__ = ["EntryMode", "Explains", "Fallback", "ModeAnswer", "explain_mode"]
 
@@ -103,14 +101,9 @@ def explain_mode(
 
 
 class Explains:
-    """The answers of an executable, which has the rest."""
+    """The answers of an executable, read from what it runs by."""
 
-    program: Program
-    device: Device
-    mode: str
-    reason: str
-    regions: Regions
-    _capture: tuple[str, ...] | None
+    runners: EntryRunners
 
     def explain(self, node: str) -> Explanation:
         """Why nodes run as they do: the chosen row with the records behind it, and what speaks against every other, with the user's line.
@@ -118,33 +111,35 @@ class Explains:
         `node` is a name, one that a fused node was made of too, an operator, or a pattern like "layers.0" or "layers.*.ffn"; "*" is every node. The answer
         prints, and is data. Raises `ConfigError` where nothing has that name, with names that are like it.
         """
-        return self.program.explain(node)
+        return self.runners.program.explain(node)
 
     def explain_layout(self, value: str) -> LayoutAnswer:
         """Why values lie as they do: what the rows that write and read each ask for, and where views and copies come from. `value` as for `explain`."""
-        return self.program.explain_layout(value)
+        return self.runners.program.explain_layout(value)
 
     def explain_address(self, value: str) -> AddressAnswer:
         """Why values have their addresses: region and offset, who shares the bytes, who had them before and gets them after, what lies below and above. With
         the address in this process, but for modes that use no planned ones. `value` is as in `explain`."""
-        found = explain_address(self.program.plan, self.program.graphs, value)
-        if self.mode in ("reference", "eager"):
+        found = explain_address(self.runners.program.plan, self.runners.program.graphs, value)
+        if self.runners.mode in ("reference", "eager"):
             return found
-        return AddressAnswer(tuple(replace(item, address=self.regions.address(item.place)[0]) for item in found.values))
+        return AddressAnswer(
+            tuple(replace(item, address=self.runners.regions.address(item.place)[0]) for item in found.values)
+        )
 
     def explain_peak(self, entry: str | None = None) -> tuple[PeakAnswer, ...]:
         """Who has the arena where it is fullest, with lines, and what would lower it; of an entry or of all of them, the largest first."""
-        return explain_peak(self.program.plan, self.program.graphs, entry)
+        return explain_peak(self.runners.program.plan, self.runners.program.graphs, entry)
 
     def explain_mode(self) -> ModeAnswer:
         """Why this runs in its mode, what is captured and what is not, and which nodes run by rows of last resort."""
         return explain_mode(
-            self.program.plan,
-            self.program.decisions,
-            device=self.device.name,
-            mode=self.mode,
-            reason=self.reason,
-            capture=self._capture,
+            self.runners.program.plan,
+            self.runners.program.decisions,
+            device=self.runners.device.name,
+            mode=self.runners.mode,
+            reason=self.runners.reason,
+            capture=self.runners.capture,
         )
 
 

@@ -100,7 +100,7 @@ class Batch:
         ahead, self._ahead = self._ahead, None
         try:
             if ahead is not None:
-                self._executable.keep(ahead.entry, ahead.replays)
+                self._executable.runners.keep_replays(ahead.entry, ahead.replays)
         finally:  # what waits for a device may fail, or be interrupted
             for request in list(self._active.values()):
                 self._leave(request)
@@ -174,7 +174,9 @@ class Batch:
         with self._hold():
             try:
                 self._check_rows(running)
-                if ahead.turn == self._executable.turn and running == ahead.requests == list(self._active.values()):
+                if ahead.turn == self._executable.runners.turn and running == ahead.requests == list(
+                    self._active.values()
+                ):
                     ahead.submit()
                 if ahead.replays.pending:
                     results = ahead.take()
@@ -182,9 +184,9 @@ class Batch:
                         request.stored = len(request.prompt) + len(request.tokens)
                     return results
             except BaseException:
-                self._executable.keep(ahead.entry, ahead.replays)
+                self._executable.runners.keep_replays(ahead.entry, ahead.replays)
                 raise
-            self._executable.keep(ahead.entry, ahead.replays)
+            self._executable.runners.keep_replays(ahead.entry, ahead.replays)
         return None
 
     def _step(self, entry: str, pieces: Sequence[Piece], *, goes_on: bool = False) -> Iterator[TokenEvent]:
@@ -200,9 +202,9 @@ class Batch:
                 self._ahead = _Ahead(
                     entry,
                     requests,
-                    self._executable.turn,
+                    self._executable.runners.turn,
                     _left(requests),
-                    self._executable.replays_held(entry, outputs),
+                    self._executable.runners.take_replays(entry, outputs),
                 )
         for piece in pieces:
             self._active[piece.row].stored = piece.start + len(piece.tokens)

@@ -1,8 +1,9 @@
-"""What a run is given, checked before anything of it runs: names, shapes, dtypes, and how many rows are said to be valid."""
+"""What a run is given and asked for, checked before anything of it runs: names, shapes, dtypes, and how many rows are said to be valid."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,48 @@ from ostinato.ir.graph import Graph
 from ostinato.ir.types import Array, DType
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.binding import any_array
+from ostinato.runtime.program import Program
 
-__all__ = ["check_counts", "check_inputs", "count_limits", "full_inputs", "narrow_indices"]
+__all__ = ["EntryInputs", "check_inputs", "check_outputs", "narrow_indices"]
+
+
+class EntryInputs:
+    """What the entries of a program are given."""
+
+    def __init__(self, program: Program) -> None:
+        self._plans = program.plan.entries
+        self._limits = {name: _count_limits(graph) for name, graph in program.graphs.items()}
+
+    def standing(self, name: str) -> Mapping[str, Array]:
+        """Inputs of an entry that stay until they are replaced: none here."""
+        del name
+        return {}
+
+    def checked(self, name: str, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """`check_inputs`; raises `BoundsError` too for a count of valid rows that is negative or beyond its axis."""
+        checked = check_inputs(self._plans[name], inputs)
+        for key, limit in self._limits[name].items():
+            count = int(checked[key][0])
+            if not 0 <= count <= limit:
+                raise BoundsError(
+                    f"{count} rows are said to be valid, there are {limit}",
+                    node=key,
+                    hint=f"the count lies in [0, {limit}]",
+                )
+        return checked
+
+    def example(self, name: str) -> dict[str, Array]:
+        """What an entry can run on: zeros, every count of valid rows as large as it may be, and what is `standing`."""
+        found = {
+            item.name: np.zeros(item.type.static_shape, item.type.dtype.numpy) for item in self._plans[name].inputs
+        }
+        for key, limit in self._limits[name].items():
+            found[key][...] = limit
+        return {**found, **self.standing(name)}
+
+    def settled(self, name: str, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
+        """What an entry is measured on, checked: these inputs beside what is `standing`, or its `example` for None."""
+        return self.checked(name, self.example(name) if inputs is None else {**self.standing(name), **inputs})
 
 
 def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -46,7 +87,7 @@ def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Arra
     return checked
 
 
-def count_limits(graph: Graph) -> dict[str, int]:
+def _count_limits(graph: Graph) -> dict[str, int]:
     """Largest value of each input that counts valid rows: the extent of the axis it counts."""
     limits: dict[str, int] = {}
     for axis, name in graph.extents:
@@ -56,24 +97,17 @@ def count_limits(graph: Graph) -> dict[str, int]:
     return limits
 
 
-def full_inputs(plan: EntryPlan, limits: Mapping[str, int]) -> dict[str, Array]:
-    """Zeros for every input of an entry, and its `limits` for the counts of valid rows."""
-    found = {item.name: np.zeros(item.type.static_shape, item.type.dtype.numpy) for item in plan.inputs}
-    for name, limit in limits.items():
-        found[name][...] = limit
-    return found
-
-
-def check_counts(limits: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
-    """Raises `BoundsError` for a count of valid rows that is negative or beyond its axis."""
-    for name, limit in limits.items():
-        count = int(inputs[name][0])
-        if not 0 <= count <= limit:
-            raise BoundsError(
-                f"{count} rows are said to be valid, there are {limit}",
-                node=name,
-                hint=f"the count lies in [0, {limit}]",
-            )
+def check_outputs(graph: Graph, outputs: Any, entry: str) -> list[str]:
+    """The outputs of an entry that are asked for, all of them for None. Raises `InputError` for what is no list of their names."""
+    known = list(dict.fromkeys(graph.outputs))
+    if outputs is None:
+        return known
+    listed = isinstance(outputs, Iterable) and not isinstance(outputs, str)
+    if not listed or not all(item in known for item in outputs):
+        raise InputError(
+            f"outputs {outputs!r} are not a list of output names of this entry", node=entry, hint=f"it gives {known}"
+        )
+    return list(outputs)
 
 
 def narrow_indices(name: str, array: Array) -> Array:

@@ -34,7 +34,7 @@ class Route:
 
     `reason` says why the mode is not the one asked for, and is empty otherwise. `capture` are the patterns of what is captured in mode "captured" (see
     `captured.py`), None for every step. `markers`: steps and replays are ranges for the profilers of vendors (`markers.py`).
-    `required`: a mode that turns out to be wrong on this device is an error, not a reason for another one.
+    `required`: a mode that turns out to be wrong on this device is an error, not a reason for another one. Raises `ConfigError` for a mode that it lacks.
     """
 
     device: Device
@@ -43,6 +43,14 @@ class Route:
     capture: tuple[str, ...] | None = None
     markers: bool = False
     required: bool = False
+
+    def __post_init__(self) -> None:
+        runnable = [known for known in MODES if known != "captured" or self.device.captures]
+        if self.mode not in runnable:
+            needs = ": it needs a GPU" if self.mode == "captured" else ""
+            raise ConfigError(
+                f"mode {self.mode!r} cannot run on {self.device.name}{needs}", hint=f"use one of {', '.join(runnable)}"
+            )
 
 
 def settle_route(

@@ -6,76 +6,22 @@ output by the caller's, and the arena may be the caller's memory.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ostinato.ir.errors import AddressChanged, CapacityError, DeviceUnavailable, LifecycleError, PlanError
-from ostinato.ir.forks import renew_after_fork
+from ostinato.ir.errors import AddressChanged, CapacityError, DeviceUnavailable, PlanError
 from ostinato.ir.step import REGION_KINDS, ByteRange, Region, Step
 from ostinato.ir.types import Array
 from ostinato.planner.plan import Binding, ProgramPlan
 from ostinato.runtime.capture_memory import PlacedMemory
 from ostinato.runtime.device import Buffer, Device, DeviceStream, ResolvedStep, Window
 from ostinato.runtime.markers import Markers
+from ostinato.runtime.use import SharedUse
 
-__all__ = ["Regions", "SharedRegions", "SharedUse", "allocate_regions", "require_device", "require_memory"]
+__all__ = ["Regions", "SharedRegions", "allocate_regions", "require_device", "require_memory"]
 
 _OWN = ("state", "arena", "io")
 """Regions that every executable has for itself."""
-
-
-class SharedUse:
-    """Who reads the shared regions now: runs of clones go on side by side, a change of the weights waits for nobody and is refused while one runs.
-
-    `changes` counts the changes; what was computed before the last one is not what the weights give now.
-    """
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self.after_fork()
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        """A new lock, and nobody who holds it: the runs that were in progress are not in this process."""
-        self._lock = threading.Lock()
-        self._runs: set[object] = set()  # an object a run, so that an interrupt anywhere leaves none behind
-        self._change: object | None = None
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Holds the weights as they are during a run. Raises `LifecycleError` while they change."""
-        run = object()
-        try:
-            with self._lock:
-                if self._change is not None:
-                    raise LifecycleError(
-                        "the weights are being replaced", hint="run again when replace_weights is done"
-                    )
-                self._runs.add(run)
-            yield
-        finally:
-            with self._lock:
-                self._runs.discard(run)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Holds the weights for a change. Raises `LifecycleError` while an executable that shares them runs."""
-        change = object()
-        try:
-            with self._lock:
-                if self._runs or self._change is not None:
-                    raise LifecycleError(
-                        "an executable that shares these weights is running", hint="replace weights between runs"
-                    )
-                self._change = change
-                self.changes += 1
-            yield
-        finally:
-            with self._lock:
-                if self._change is change:
-                    self._change = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ The reference mode keeps its state in numpy; it is read and written the same way
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -26,12 +26,12 @@ from ostinato.runtime.device import Buffer, Device
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import load_parameters, logical_weight, pack_part, places_of
 
-__all__ = ["ProgramState", "initial_state"]
+__all__ = ["ProgramState"]
 
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
-def initial_state(program: Program) -> dict[str, Array]:
+def _initial_state(program: Program) -> dict[str, Array]:
     """What a fresh executable has, by value name, in numpy: parameters as the checkpoint has them, zeros for the rest. Raises what loading raises."""
     plan, source = program.plan, program.source
     found = {slot.name: logical_weight(slot.type.dtype, slot.parts, source) for slot in plan.parameters}
@@ -71,12 +71,11 @@ class _Given:
 
 
 class ProgramState:
-    """The parameters and state of one executable: in the `state` region of a device, or in `reference` (by value name) where that is given."""
+    """The parameters and state of one executable: in the `state` region of a device, or by value name in numpy (`reference`, otherwise empty)."""
 
-    def __init__(
-        self, program: Program, device: Device, region: Buffer, reference: MutableMapping[str, Array] | None
-    ) -> None:
-        self._program, self._device, self._region, self._reference = program, device, region, reference
+    def __init__(self, program: Program, device: Device, region: Buffer, *, in_numpy: bool) -> None:
+        self._program, self._device, self._region, self._in_numpy = program, device, region, in_numpy
+        self.reference = _initial_state(program) if in_numpy else {}
         self._places = places_of(program.plan.parameters)
         self._state = {item.name: item for item in program.plan.state}
         self._slots = {slot.name: slot for slot in program.plan.parameters}
@@ -123,8 +122,8 @@ class ProgramState:
         """Everything as it was in the beginning: parameters as the checkpoint has them, zeros for the rest."""
         self._region.fill(0)
         load_parameters(self._device, self._program.plan, self._region, self._program.source)
-        if self._reference is not None:
-            self._reference.update(initial_state(self._program))
+        if self._in_numpy:
+            self.reference.update(_initial_state(self._program))
 
     # reading
 
@@ -158,8 +157,8 @@ class ProgramState:
         return array.T if self._places[name][0][1].transform == "transpose" else array
 
     def _values(self, item: WeightSlot | Binding) -> Array:
-        if self._reference is not None:
-            return np.array(self._reference[item.name])
+        if self._in_numpy:
+            return np.array(self.reference[item.name])
         return self._region.read(item.type.dtype.numpy, item.type.static_shape, item.range.offset)
 
     # writing
@@ -204,18 +203,18 @@ class ProgramState:
             )
 
     def _put_rows(self, slot: WeightSlot, part: WeightPart, first_row: int, given: _Given) -> None:
-        if self._reference is None:
+        if not self._in_numpy:
             pack_part(self._device, slot, self._region.address + slot.range.offset, part, first_row, given)
             return
-        values = np.array(self._reference[slot.name])
+        values = np.array(self.reference[slot.name])
         values[first_row : first_row + part.stop - part.start] = logical_weight(slot.type.dtype, (part,), given)
-        self._reference[slot.name] = values
+        self.reference[slot.name] = values
 
     def _put(self, item: Binding, array: Array) -> None:
-        if self._reference is None:
-            self._region.write(array, item.range.offset)
+        if self._in_numpy:
+            self.reference[item.name] = np.array(array)
         else:
-            self._reference[item.name] = np.array(array)
+            self._region.write(array, item.range.offset)
 
     def _unknown(self, name: object) -> InputError:
         known: Sequence[str] = self.names

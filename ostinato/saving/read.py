@@ -49,7 +49,9 @@ MOST_TEXT = 1 << 28
 """Bytes of a member that is text."""
 MOST_MANIFEST = 1 << 25
 MOST_VALUES = 1 << 21
-"""Values of a JSON text: what does not fit its model costs memory for each."""
+"""Values of a text: what does not fit costs memory for each."""
+MOST_LINES = 1 << 18
+"""Statements of a graph, and records."""
 _BLOCK = 1 << 22
 AGAIN = "compile the model again and save that: `ostinato compile MODEL --output FILE`"
 
@@ -162,9 +164,12 @@ def _contents(opened: ArtifactFile, file: BinaryIO) -> Artifact:
             raise damaged(path, f"{member} has {places[member].size} bytes, more than a text has")
     try:
         saved = open_plan(_bounded(path, PLAN, text(PLAN)))
-        originals = {entry.name: parse_graph(text(entry.graph)) for entry in manifest.entries}
+        originals = {
+            entry.name: parse_graph(_bounded(path, entry.graph, text(entry.graph), lines=True))
+            for entry in manifest.entries
+        }
         decisions = DECISION_TABLE.validate_json(_bounded(path, DECISIONS, text(DECISIONS)))
-        records = tuple(_records(text(RECORDS)))
+        records = tuple(_records(_bounded(path, RECORDS, text(RECORDS), lines=True)))
     except ArtifactError:
         raise
     except StaleArtifact as error:
@@ -233,10 +238,12 @@ def _records(text: str) -> Iterator[ValidationRecord]:
         yield record
 
 
-def _bounded(path: Path, member: str, text: str) -> str:
-    """The text, if it has no more values than such a text can have: whoever validates it pays for each that is wrong."""
+def _bounded(path: Path, member: str, text: str, *, lines: bool = False) -> str:
+    """The text, if it has no more values (and, of one that is read line by line, no more lines) than such a text can have."""
     if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
         raise damaged(path, f"{member} has more than {MOST_VALUES} values")
+    if lines and text.count("\n") > MOST_LINES:
+        raise damaged(path, f"{member} has more than {MOST_LINES} lines")
     return text
 
 

@@ -126,7 +126,7 @@ def _program_contents(program: Program) -> Iterator[Content]:
     decisions = {entry: dict(nodes) for entry, nodes in program.decisions.items()}
     yield Content.of(DECISIONS, DECISION_TABLE.dump_json(decisions, indent=1))
     used = {record for nodes in decisions.values() for decision in nodes.values() for record in decision.evidence}
-    lines = [write_record(record) for record in _records(program.target) if record.id in used]
+    lines = {write_record(record) for record in _records(program.target) if record.id in used}
     yield Content.of(RECORDS, "".join(sorted(lines)).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from ostinato.runtime.program import NoWeights, Program
 from ostinato.runtime.weights import Progress
 from ostinato.saving.manifest import Kind
 from ostinato.saving.read import is_artifact, open_file, read_artifact
+from ostinato.tools.options import refuse_unread
 
 __all__ = [
     "ARTIFACT_OPTIONS",
@@ -31,6 +33,8 @@ __all__ = [
 _PANEL = "For an artifact (.ost)"
 ARTIFACT_OPTIONS = frozenset(("recompile", "trust", "weights"))
 """The parameters below by name."""
+_ALWAYS = ARTIFACT_OPTIONS | {"model", "model_option", "device", "threads", "as_json"}
+"""Parameters that an artifact reads wherever one is loaded."""
 
 RecompileOption = Annotated[
     bool,
@@ -80,9 +84,21 @@ class HowToOpen:
 
 
 def open_saved(
-    name: str, how: HowToOpen, *, device: str, mode: str, threads: int, progress: Progress | None = None
+    invocation: typer.Context,
+    name: str,
+    how: HowToOpen,
+    read: Collection[str],
+    *,
+    device: str,
+    mode: str,
+    threads: int,
+    progress: Progress | None = None,
 ) -> Opened:
-    """The artifact of that name, loaded. Raises what `ostinato.load_executable` raises."""
+    """The artifact of that name, loaded. `read` names the parameters of the command that are read beside those that every artifact has.
+
+    Raises `ConfigError` for options that would be left unread, since the program is compiled already, and what `ostinato.load_executable` raises.
+    """
+    refuse_unread(invocation, f"{name} is an artifact", _ALWAYS.union(read))
     return open_artifact(name, mode=mode, progress=progress, **how.options(device, threads))
 
 

@@ -24,7 +24,7 @@ from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.runtime.traced import refuse_traced
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from ostinato.tools.console import many, size, table
 from ostinato.tools.profile.bandwidth import read_bandwidth
 from ostinato.tools.programs import precision_of

@@ -16,7 +16,6 @@ from ostinato.llm import LLM
 from ostinato.runtime.executable import Executable
 from ostinato.saving.read import is_artifact
 from ostinato.tools.artifacts import (
-    ARTIFACT_OPTIONS,
     HowToOpen,
     RecompileOption,
     TrustOption,
@@ -39,7 +38,6 @@ from ostinato.tools.options import (
     ThreadsOption,
     chosen_model,
     parse_shapes,
-    refuse_unread,
 )
 from ostinato.tools.programs import (
     LoadProgress,
@@ -57,9 +55,7 @@ __all__ = ["compile_command"]
 
 SHAPES = "B=1,T=128,512"
 _FILE = "To write an artifact (.ost)"
-_SAVED = frozenset(
-    ("model", "model_option", "device", "mode", "threads", "dump", "write_to", "standalone", "whole", "as_json")
-)
+_SAVED = ("mode", "dump", "write_to", "standalone", "whole")
 """Parameters that an artifact reads beside its own."""
 
 
@@ -141,8 +137,9 @@ def compile_command(
         steps.begin(f"compiling {name}")
         loading = LoadProgress(steps)
         if is_artifact(name):
-            refuse_unread(invocation, f"{name} is an artifact", _SAVED | ARTIFACT_OPTIONS)
-            opened = open_saved(name, how, device=device, mode=mode, threads=threads, progress=loading)
+            opened = open_saved(
+                invocation, name, how, _SAVED, device=device, mode=mode, threads=threads, progress=loading
+            )
             executable, stale = opened.executable, opened.stale
         else:
             settings: dict[str, Any] = {

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from ostinato.compiler import Lowered, Planned, open_device
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError
@@ -25,14 +24,16 @@ from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.explains import explain_mode
 from ostinato.runtime.options import Route, settle_route
 from ostinato.saving.read import is_artifact
+from ostinato.stages import Lowered, Planned, open_device
 from ostinato.tools.artifacts import planned_program
-from ostinato.tools.commands_passes import DimsOption, DisableOption, traced_bucket
+from ostinato.tools.commands_passes import DimsOption, traced_bucket
 from ostinato.tools.completion import among
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
     MODE_NAMES,
     CaptureOption,
     ContextOption,
+    DisableOption,
     EntryOption,
     JsonOption,
     LogitsOption,

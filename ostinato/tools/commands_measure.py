@@ -11,7 +11,6 @@ from ostinato.ir.errors import ConfigError
 from ostinato.runtime.forward import TextExecutable
 from ostinato.saving.read import is_artifact
 from ostinato.tools.artifacts import (
-    ARTIFACT_OPTIONS,
     HowToOpen,
     RecompileOption,
     TrustOption,
@@ -31,15 +30,13 @@ from ostinato.tools.options import (
     SeedOption,
     ThreadsOption,
     chosen_model,
-    refuse_unread,
 )
 from ostinato.tools.programs import LoadProgress
 
 __all__ = ["bench_command"]
 
-
-_SAVED = ARTIFACT_OPTIONS | {"model", "model_option", "tokens", "runs", "seed", "device", "threads", "as_json"}
-"""Parameters that an artifact reads."""
+_SAVED = ("tokens", "runs", "seed")
+"""Parameters that an artifact reads beside its own."""
 
 
 def bench_command(
@@ -72,8 +69,9 @@ def bench_command(
         steps.begin(f"loading {name}")
         loading = LoadProgress(steps)
         if is_artifact(name):
-            refuse_unread(invocation, f"{name} is an artifact", _SAVED)
-            executable = open_saved(name, how, device=device, mode="auto", threads=threads, progress=loading).executable
+            executable = open_saved(
+                invocation, name, how, _SAVED, device=device, mode="auto", threads=threads, progress=loading
+            ).executable
             if not isinstance(executable, TextExecutable):
                 raise ConfigError(
                     f"{name} has no prefill and decode to time", hint="`ostinato profile` times any steps"

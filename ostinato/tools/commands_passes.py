@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import Traced
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
 from ostinato.passes.pipeline import settled_options
 from ostinato.passes.runner import run_pipeline
+from ostinato.stages import Traced
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.options import (
     ContextOption,
+    DisableOption,
     EntryOption,
     JsonOption,
     LogitsOption,
@@ -31,7 +32,7 @@ from ostinato.tools.options import (
 from ostinato.tools.programs import trace_model
 from ostinato.tools.stages import dump_stages, passes_report, show_passes
 
-__all__ = ["DimsOption", "DisableOption", "passes_command", "traced_bucket"]
+__all__ = ["DimsOption", "passes_command", "traced_bucket"]
 
 DEFAULT_DIMS = {"step": "N=128,R=1", "decode": "R=1", "forward": "B=1,T=128", "embed": "N=128,R=1"}
 DimsOption = Annotated[
@@ -40,12 +41,6 @@ DimsOption = Annotated[
         "--dims",
         show_default=False,
         help="Sizes of the graph's dimensions; default: N=128,R=1 for step and embed, B=1,T=128 for forward.",
-    ),
-]
-DisableOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--disable", metavar="PASS", show_default=False, help="Leave an optional pass out; may be given several times."
     ),
 ]
 

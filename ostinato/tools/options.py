@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ostinato.ir.errors import ConfigError
-from ostinato.tools.completion import among, complete_model
+from ostinato.tools.completion import among, complete_model, models_and
 
 __all__ = [
     "EXIT_FAILED",
@@ -24,13 +24,18 @@ __all__ = [
     "CaptureOption",
     "ContextOption",
     "DeviceOption",
+    "DisableOption",
     "EntryOption",
+    "ExtensionOption",
     "JsonOption",
     "LogitsOption",
+    "LongestOption",
     "MemoryLimitOption",
     "ModeOption",
     "ModelArgument",
     "ModelOption",
+    "ModelOrRunArgument",
+    "OwnShapesOption",
     "PolicyOption",
     "PrecisionOption",
     "SeedOption",
@@ -61,6 +66,15 @@ ModelArgument = Annotated[
         show_default=False,
         autocompletion=complete_model,
         help="A Hugging Face directory, a .gguf file, the name of an installed model package (smollm2, minilm), or (where it is run) an artifact (.ost).",
+    ),
+]
+ModelOrRunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=models_and(".toml"),
+        help="A Hugging Face directory, a .gguf file, the name of an installed model package, an artifact (.ost), or the .toml file of a training run.",
     ),
 ]
 ModelOption = Annotated[
@@ -161,7 +175,34 @@ EntryOption = Annotated[
         help="step (token-packed over a cache: what runs) or forward (dense, whole sequences) of a decoder, embed of an encoder.",
     ),
 ]
+DisableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disable", metavar="PASS", show_default=False, help="Leave an optional pass out; may be given several times."
+    ),
+]
+ExtensionOption = Annotated[
+    str,
+    typer.Option(
+        "--extension",
+        metavar="MODULE:FUNCTION",
+        show_default=False,
+        help="A function without arguments that adds operators and rows of your own (ostinato.extend); also FILE.py:FUNCTION.",
+    ),
+]
+LongestOption = Annotated[
+    int | None,
+    typer.Option("--tokens", min=1, show_default=False, help="Length of the longest sequence; default 16."),
+]
 ShapesOption = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=128,512.")]
+OwnShapesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shapes",
+        show_default=False,
+        help="Buckets to compile, name=sizes: B=1,T=128,512; default: those that the work needs.",
+    ),
+]
 
 
 def chosen_model(argument: str | None, option: str | None) -> str:

@@ -22,12 +22,13 @@ from ostinato.backend_hip.gpu_libraries import search_folders
 from ostinato.backend_hip.kernel_source import Instance, compile_options, instance_of, modules
 from ostinato.backend_hip.prebuilt import Prebuilt, clang_command
 from ostinato.backend_hip.target import hip_target, wave_of
-from ostinato.compiler import plan_text_program, positions_of
+from ostinato.compiler import plan_text_program
 from ostinato.frontend.model import load
 from ostinato.ir.errors import BackendError, ConfigError, OstinatoError
 from ostinato.ir.step import StepKind
 from ostinato.ir.target import Target
 from ostinato.served import decoder_entries, encoder_entries
+from ostinato.stages import positions_of
 from ostinato.tools.console import print_error
 from ostinato.tools.options import EXIT_USAGE
 

@@ -11,16 +11,8 @@ from rich.console import Console
 
 from ostinato.backend_hip.evidence.first_use import VALIDATING
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import (
-    Traced,
-    compile_encoder,
-    load_text_plan,
-    plan_settings,
-    plan_text_program,
-    positions_of,
-    trace,
-)
 from ostinato.compiler import compile as compile_decoder
+from ostinato.compiler import compile_encoder, load_text_plan, plan_text_program
 from ostinato.frontend.model import CacheShape, Model, load
 from ostinato.ir.errors import ConfigError
 from ostinato.passes.pipeline import settled_options
@@ -31,6 +23,7 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import bucket_entries
 from ostinato.runtime.program import Program
+from ostinato.stages import Traced, plan_settings, positions_of, trace
 from ostinato.tools.console import Steps, count, many, size, table
 from ostinato.tools.schemas import EntryStats
 

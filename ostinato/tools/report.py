@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
-__all__ = ["ErrorReport", "Report"]
+__all__ = ["ErrorReport", "Number", "Report"]
+
+_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _spelled(value: float) -> float | str:
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _read(value: object) -> object:
+    return _SPELLED.get(value, value) if isinstance(value, str) else value
+
+
+Number = Annotated[
+    float,
+    BeforeValidator(_read),
+    PlainSerializer(_spelled, return_type=float | str, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_SPELLED)}]}),
+]
+"""A number that may be none: JSON has no NaN, which is written as a text."""
 
 
 class Report(BaseModel):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
-
-from ostinato.tools.report import Report
+from ostinato.tools.report import Number, Report
 
 __all__ = [
     "AddressFinding",
@@ -18,7 +15,6 @@ __all__ = [
     "ModeTiming",
     "NodePlace",
     "NonFinite",
-    "Number",
     "OperatorError",
     "OperatorTable",
     "PairVerdict",
@@ -28,24 +24,6 @@ __all__ = [
     "Verdict",
 ]
 
-_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _spelled(value: float) -> float | str:
-    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _read(value: object) -> object:
-    return _SPELLED.get(value, value) if isinstance(value, str) else value
-
-
-Number = Annotated[
-    float,
-    BeforeValidator(_read),
-    PlainSerializer(_spelled, return_type=float | str, when_used="json"),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_SPELLED)}]}),
-]
-"""A number that may be none: JSON has no NaN, which is written as a text."""
 Verdict = Literal["bit-equal", "within contract", "mismatch"]
 Required = Literal["bit-equal", "within contract"]
 Finite = Literal["NaN", "inf", "-inf", "finite"]

@@ -101,5 +101,6 @@ def export_problems(plan: ProgramPlan, directory: Path) -> list[str]:
 
 
 def file_stem(entry: str) -> str:
-    """An entry's name as part of a file name."""
-    return "".join(character if character.isalnum() else "_" for character in entry).strip("_")
+    """An entry's name as part of a file name: not empty, and not longer than file systems take."""
+    text = "".join(character if character.isalnum() else "_" for character in entry).strip("_")
+    return text.encode()[:120].decode(errors="ignore") or "unnamed"

@@ -27,6 +27,7 @@ WIRING = (
     "ostinato.hip",
     "ostinato.ops",
     "ostinato.served",
+    "ostinato.stages",
     "ostinato.tracing",
     "ostinato.training",
 )
@@ -69,6 +70,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ostinato.hip": ("ostinato.backend_hip",),
     "ostinato.ops": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.served": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
+    "ostinato.stages": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.tracing": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.training": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
     "ostinato.tools": tuple(f"ostinato.{folder}" for folder in FOLDERS) + WIRING,
@@ -90,6 +92,7 @@ CLOSED = (
     "ostinato.hip",
     "ostinato.ops",
     "ostinato.served",
+    "ostinato.stages",
     "ostinato.tracing",
     "ostinato.training",
     "ostinato",

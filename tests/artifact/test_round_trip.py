@@ -39,13 +39,15 @@ def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in (
         "ostinato.compiler.trace",
-        "ostinato.compiler.run_pipeline",
-        "ostinato.compiler.fit_entry",
+        "ostinato.stages.trace",
+        "ostinato.stages.run_pipeline",
+        "ostinato.stages.fit_entry",
         "ostinato.compiler.build_program",
+        "ostinato.stages.build_program",
         "ostinato.planner.lower.solve",
         "ostinato.frontend.trace.GraphBuilder.__init__",
         "ostinato.backend_hip.evidence.first_use.validate",
-        "ostinato.compiler.validated_lowering",
+        "ostinato.stages.validated_lowering",
     ):
         monkeypatch.setattr(place, never)
 

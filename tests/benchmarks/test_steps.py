@@ -13,11 +13,11 @@ from benchmarks.workloads import BYTES_PER_SECOND, FLOPS_PER_SECOND, Shape, Work
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.open import open_hip
-from ostinato.compiler import open_model
 from ostinato.frontend.model import Model
 from ostinato.passes.pipeline import PipelineOptions
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.device import Device
+from ostinato.stages import open_model
 from tests.backend_hip.gpu.machine import machine
 
 __all__ = ["machine"]

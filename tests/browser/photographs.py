@@ -1,6 +1,6 @@
 """The photographs of the documentation: real reports, opened, clicked and taken by a real browser.
 
-`python -m tests.browser.photographs` makes docs/images/view-*.png anew; a test takes each of them of a small model, so that none can rot.
+`python -m tests.browser.photographs` makes docs/images/view-*.png and wrong-tokens.png anew; a test takes each of them of a small model, so that none can rot.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ostinato.tools.programs import plan_buckets
 from ostinato.tools.view.subjects import Viewable
 from ostinato.training import PlannedTraining, Recipe, plan_training
 from tests.browser.chromium import Watched, missing, open_browser, open_report
+from tests.docs.wrong_tokens import wrong_tokens
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
@@ -58,6 +59,7 @@ SCENES: Mapping[str, Scene] = {
     "view-timeline": Scene("measured", "lower=timeline&node=layers.{middle}.ffn.activated", size=(1440, 900)),
     "view-addresses": Scene("measured", "lower=addresses", (_ONLY_LOWER,), size=(1440, 700)),
     "view-plan": Scene("training", "lower=plan", (_ONLY_LOWER,), size=(1440, 640)),
+    "wrong-tokens": Scene("wrong tokens", "node=layers.0.unit&lower=arena", size=(1440, 900)),
     "view-difference": Scene("difference", "lower=diff", (_ONLY_LOWER,), size=(1440, 760)),
 }
 
@@ -80,6 +82,8 @@ def make_reports(model: Model, trained: Model, folder: Path, *, tokens: int) -> 
     arena = step.planned.plan.stats.arena_bytes
     write("difference", _training(trained, tokens, int(arena * 0.85)), before=step, title="15 % less arena")
     executable = ost.compile(model, buckets={"B": [1], "T": [tokens]}, context=2 * tokens, device="cpu")
+    with wrong_tokens(folder) as wrong:
+        write("wrong tokens", wrong, title="wrong tokens")
     profile = executable.profile()
     ceilings = measure_ceilings(executable.device, executable.mode, [profile])
     write("measured", executable, profile=profile, ceilings=ceilings, title="smollm2")

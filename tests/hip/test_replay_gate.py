@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.runtime_faults import FAULTS, doubt_of, faults_of, version_number
 from ostinato.ir.errors import UnreadableCapture
+from ostinato.runtime.capture_report import CaptureFinding, CaptureReport
 from ostinato.runtime.captured import CapturedRunner, CapturedSteps, Segment
-from ostinato.runtime.conformance import CaptureFinding, CaptureReport
 from ostinato.runtime.replay_gate import REPLAYS
 from tests.frontend.small_families import small_model
+from tests.training.steps import state_of
+from tests.training.tiny import batch, checkpoint, make
 
 UNSUPPORTED = 801
 IDS = np.array([[5, 9, 2, 77]], np.int32)
@@ -136,7 +139,7 @@ def test_a_driver_that_does_not_show_what_it_captured_makes_it_planned(
 
 
 def test_arguments_that_are_not_shown_prove_nothing() -> None:
-    unread = CaptureFinding(5, "the arguments of add_f32 cannot be read back", "")
+    unread = CaptureFinding(5, "the arguments of add_f32 cannot be read back", "", unread=True)
     other = CaptureFinding(2, "a node too many", "")
     counts = (0,) * 7
     assert CaptureReport("step", *counts, (), (unread, unread)).unreadable
@@ -189,3 +192,18 @@ def test_the_table_is_complete() -> None:
         assert fault.versions.startswith(("ROCm", "CUDA"))
     assert [fault.handling for fault in faults_of("nvidia", "11.3", "sm_80")] == ["avoided", "avoided"]
     assert len(faults_of("nvidia", "12.8", "sm_90")) == 1
+
+
+def test_a_training_step_is_held_against_its_planned_steps_too(
+    doubted: HipDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing tells that the gate ran: not the parameters, the moments or the number of the step; and a step that replays wrongly trains planned."""
+    folder = checkpoint("llama", tmp_path, num_hidden_layers=1)
+    planned = make(folder, device=doubted, mode="planned")
+    captured = make(folder, device=doubted, mode="captured")
+    assert captured(*batch(0)).loss == planned(*batch(0)).loss
+    assert (captured.mode, state_of(captured)) == ("captured", state_of(planned))
+    leave_the_last_step_out(monkeypatch, of_replay=1)
+    wrong = make(folder, device=doubted, mode="captured")
+    wrong(*batch(0))
+    assert (wrong.mode, state_of(wrong)) == ("planned", state_of(planned))

@@ -14,7 +14,7 @@ from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.ir.types import Array
 from ostinato.runtime import generation
-from ostinato.runtime.executable import AHEAD
+from ostinato.runtime.entry_runners import AHEAD
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.replays import QueuedReplays
 from tests.frontend.small_families import small_model

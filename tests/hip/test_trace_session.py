@@ -9,7 +9,7 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.hip_device import HipDevice
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from tests.frontend.small_families import small_model
 from tests.training.tiny import batch, checkpoint, make
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ostinato.backend_hip.emulator.emulator import EmulatedModule, Emulator
+from ostinato.backend_hip.emulator.machine import CACHE
 from ostinato.backend_hip.evidence.calls import Call
 from ostinato.backend_hip.evidence.rows import GUARD, Memory
 from ostinato.backend_hip.kernel_source import STATUS_BYTES, Instance, KernelName, expanded, instance_of
@@ -24,7 +22,6 @@ from ostinato.ir.weights import PackSource
 
 __all__ = ["CACHE", "WAVES", "EmulatedMachine", "Kernel", "compiled", "emulator", "instances"]
 
-CACHE = Path(tempfile.gettempdir()) / f"ostinato-emulated-kernels-{os.getuid()}"
 WAVES = (32, 64)
 NOT_YET = 0xFF
 """Every byte of what no step has written yet: NaN, and an index that is out of range."""

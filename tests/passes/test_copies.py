@@ -10,7 +10,6 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.target import host_target, named_target
-from ostinato.compiler import Lowered, trace
 from ostinato.frontend import functional as F  # noqa: N812 - the usual name
 from ostinato.frontend.model import CacheShape
 from ostinato.frontend.trace import GraphBuilder
@@ -21,6 +20,7 @@ from ostinato.ir.weights import WeightPart
 from ostinato.passes.copies import copies_of
 from ostinato.passes.runner import run_pipeline
 from ostinato.planner.lower import plan_entry
+from ostinato.stages import Lowered, trace
 from tests.frontend.small_families import SMALL_FAMILIES, small_model
 
 TARGETS = ("host", "sm_90", "gfx942", "gfx1100")

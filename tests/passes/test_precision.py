@@ -10,7 +10,6 @@ import pytest
 
 import ostinato as ost
 from ostinato.backend_hip.target import host_target, named_target
-from ostinato.compiler import trace
 from ostinato.frontend.model import CacheShape
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph, Node
@@ -21,6 +20,7 @@ from ostinato.ir.types import DType
 from ostinato.ir.views import call_site
 from ostinato.passes.precision import Precision
 from ostinato.passes.runner import run_passes
+from ostinato.stages import trace
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
 from tests.frontend.small_families import SMALL_FAMILIES, small_model
 from tests.passes.graphs import Builder

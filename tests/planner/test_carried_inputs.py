@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import ostinato as ost
-from ostinato.compiler import Planned
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Graph, GraphInput, Role, Value
 from ostinato.ir.step import Step, StepKind
@@ -18,6 +17,7 @@ from ostinato.planner.lower import plan_entry
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.program import build_program
 from ostinato.planner.saved import Purpose, program_to_json, read_plan
+from ostinato.stages import Planned
 from tests.frontend.small_families import small_model
 from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker, vector
 

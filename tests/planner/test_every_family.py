@@ -18,7 +18,7 @@ from ostinato.ir.types import Array
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from tests.frontend.small_families import SMALL_DECODERS, small_model
 
 PLANS: dict[str, dict[str, Any]] = {"planned": {}, "no-reuse": {"reuse": False}, "guarded": {"mode": "guarded"}}

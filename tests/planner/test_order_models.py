@@ -11,12 +11,13 @@ import ostinato as ost
 from benchmarks.planner.models import lowered_model
 from ostinato.backend_hip.device import HostDevice
 from ostinato.backend_hip.target import host_target
-from ostinato.compiler import plan_text_program, trace
+from ostinato.compiler import plan_text_program
 from ostinato.planner.settings import PlanSettings
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import Route
+from ostinato.stages import trace
 from tests.frontend.small_families import SMALL_DECODERS, small_model
 
 BUCKETS = {"decode": {"N": 1, "R": 1}, "prefill": {"N": 16, "R": 1}}

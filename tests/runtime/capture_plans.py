@@ -12,7 +12,8 @@ from ostinato.ir.types import DType, TensorType
 from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import Binding, EntryPlan, PlanStats, ProgramPlan, RegionSize, Slot, workspace_of
 from ostinato.runtime.capture_nodes import bits
-from ostinato.runtime.conformance import CaptureReport, PlacedMemory, TableFacts, examine_capture
+from ostinato.runtime.capture_report import CaptureReport
+from ostinato.runtime.conformance import PlacedMemory, TableFacts, examine_capture
 from ostinato.runtime.device import ResolvedStep
 
 DEVICE = "hip:0"

@@ -210,8 +210,8 @@ def test_memory_of_the_executables_own_that_was_freed(tiny: ost.TextExecutable) 
 
 def test_a_plan_that_is_larger_than_its_memory(tiny: ost.TextExecutable) -> None:
     tiny = tiny.clone()
-    tiny.own_runner(ENTRY)
-    tiny.regions = replace(tiny.regions, arena=tiny.device.allocate(256))
+    tiny.runners.own(ENTRY)
+    tiny.runners.regions = replace(tiny.regions, arena=tiny.device.allocate(256))
     kinds = {finding.kind for finding in tiny.audit(ENTRY).findings}
     assert kinds == {"moved", "too small"}
 

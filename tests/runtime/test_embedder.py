@@ -11,7 +11,7 @@ import pytest
 
 import ostinato as ost
 from ostinato.ir.errors import ConfigError, DTypeError, ShapeError, WeightsError
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from tests.frontend.make_encoders import NORMALIZE, POOLING, TRANSFORMER, write_encoder, write_modules
 
 TEXTS = ["The capital of France is Paris.", "", "Größe, naïve", "It's 1234567 degrees, isn't it?", "the"]

@@ -14,7 +14,7 @@ from ostinato.ir.errors import BoundsError, CapacityError, LifecycleError, Shape
 from ostinato.ir.types import Array
 from ostinato.planner.check import check_program
 from ostinato.runtime.encode import EmbedExecutable, pack_texts
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from tests.frontend.make_checkpoints import write_hf_checkpoint
 from tests.frontend.make_encoders import encoder_config, random_encoder, write_modules
 

@@ -69,12 +69,12 @@ def test_nothing_can_tell_that_a_profile_was_made(tiny: ost.TextExecutable) -> N
     memory = tiny.regions
     state, io = (region.read(np.uint8, (region.nbytes,)).tobytes() for region in (memory.state, memory.io))
     runners = {name: tiny.runner(name) for name in tiny.entries}
-    turn = tiny.turn
+    turn = tiny.runners.turn
     tiny.profile(next(iter(tiny.entries)), runs=2)
     assert memory.state.read(np.uint8, (memory.state.nbytes,)).tobytes() == state
     assert memory.io.read(np.uint8, (memory.io.nbytes,)).tobytes() == io
     assert all(tiny.runner(name) is runner for name, runner in runners.items())
-    assert tiny.turn == turn
+    assert tiny.runners.turn == turn
     assert tiny(IDS)["logits"].tobytes() == expected
 
 

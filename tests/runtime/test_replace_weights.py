@@ -176,5 +176,5 @@ def test_warm_up_before_the_first_run_leaves_no_trace_in_the_reference_mode(
 ) -> None:
     warm = compiled(write_hf_checkpoint(tmp_path / "old", config, old), mode="reference")
     warm.warm_up()
-    assert warm._reference_state
-    assert not any(array.any() for array in warm._reference_state.values())
+    assert warm._state.reference
+    assert not any(array.any() for array in warm._state.reference.values())

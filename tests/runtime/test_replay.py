@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.runtime import executable as executables
 from ostinato.runtime import generation
+from ostinato.runtime.entry_runners import AHEAD
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.replays import QueuedReplays, Replays
 from tests.frontend.small_families import small_model
@@ -53,10 +53,10 @@ def counts(llm: ost.LLM, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def with_depth(found: TextExecutable, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
     """As on a device that works by itself: up to `depth` replays before the first is taken."""
 
-    def replays_held(entry: str, outputs: Sequence[str]) -> Replays:
+    def take_replays(entry: str, outputs: Sequence[str]) -> Replays:
         return found.runner(entry).replays(outputs, depth)
 
-    monkeypatch.setattr(found, "replays_held", replays_held)
+    monkeypatch.setattr(found.runners, "take_replays", take_replays)
 
 
 # the executable
@@ -337,7 +337,7 @@ def test_a_ring_is_used_again_by_the_next_generation(tiny_model: ost.Model, monk
     for _ in range(3):
         llm.generate([[5, 6, 7]], GREEDY)
     assert made == [1]
-    assert executables.AHEAD > 1
+    assert AHEAD > 1
 
 
 # bound buffers

@@ -17,7 +17,8 @@ from ostinato.ir.step import Region
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.executable import Executable
 from ostinato.tools.bench import bench
-from ostinato.tools.compare.probe import Probe, bits_equal
+from ostinato.tools.compare.differences import bits_equal
+from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.workload import make_workload
 from tests.frontend.make_encoders import write_encoder
 from tests.runtime.test_plain_graphs import load
@@ -47,7 +48,7 @@ def test_layers_are_traced_and_the_ordinary_plan_stays_what_it_is(mode: str, tin
     executable = ost.compile(tiny_model, buckets={"B": [2], "T": [4]}, context=16, threads=1, mode=mode)
     expected = executable(IDS)["logits"]
     before = facts(executable)
-    runners = dict(executable._runners)
+    runners = dict(executable.runners.made)
     session = ost.TraceSession(executable, ["layers.0"], results_of=[LAYERS])
     (entry,) = executable.entries
     with session:
@@ -62,7 +63,7 @@ def test_layers_are_traced_and_the_ordinary_plan_stays_what_it_is(mode: str, tin
     assert session.values["layers.0.add_1"].shape == (IDS.size, 64), "padded rows are cut off"
     # nothing of the ordinary program has changed, and it is not asked to make anything again
     assert facts(executable) == before
-    assert executable._runners == runners
+    assert executable.runners.made == runners
     assert executable.diversion is None
     assert session.key[entry] != executable.entries[entry].hash
     assert bits_equal(executable(IDS)["logits"], expected)

@@ -12,7 +12,7 @@ from ostinato.backend_hip.evidence.gates import BASELINE, PAIRS
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger, read_file
 from ostinato.backend_hip.evidence.records import Record, RunFigures, TimingRecord, ValidationRecord
 from ostinato.backend_hip.impls import ROWS
-from ostinato.compiler import open_device
+from ostinato.stages import open_device
 from ostinato.tools.evidence.report import (
     EvidenceExportReport,
     EvidenceListReport,

@@ -14,10 +14,10 @@ import pytest
 
 from ostinato.backend_hip.evidence.gates import BASELINE
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger
-from ostinato.compiler import open_device
 from ostinato.ir.errors import ConfigError, PlanError
 from ostinato.ir.evidence import Finding
 from ostinato.ir.selection_policy import SelectionPolicy
+from ostinato.stages import open_device
 from ostinato.tools.evidence.candidates import Candidate, Options
 from ostinato.tools.evidence.processes import fresh
 from ostinato.tools.evidence.report import TuneReport

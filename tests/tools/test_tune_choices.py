@@ -11,7 +11,6 @@ from ostinato.backend_hip.evidence.gates import BASELINE
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger
 from ostinato.backend_hip.evidence.records import Environment, RunFigures, TimingRecord
 from ostinato.backend_hip.target import named_target
-from ostinato.compiler import open_device, open_model
 from ostinato.ir.evidence import Finding
 from ostinato.ir.selection_policy import SelectionPolicy
 from ostinato.ir.target import Level
@@ -19,6 +18,7 @@ from ostinato.ir.types import Array
 from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import BALANCED, FAST, STRICT, Policy
 from ostinato.passes.runner import omitted
+from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import PLAIN, candidates_for, lowered_with
 from ostinato.tools.evidence.judge import baseline_problem, judge_outputs
 from ostinato.tools.evidence.shelf import environment_of

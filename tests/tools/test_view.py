@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 
 import ostinato as ost
-from ostinato.compiler import Lowered
 from ostinato.frontend.fresh import new_model
 from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.frontend.training import TrainingShape
@@ -23,6 +22,7 @@ from ostinato.ir.text import format_name
 from ostinato.ir.types import DType, TensorType
 from ostinato.planner.problem import problem_from_csv
 from ostinato.planner.solvers import solve
+from ostinato.stages import Lowered
 from ostinato.tools.cli import main
 from ostinato.tools.schemas import ViewReport
 from ostinato.tools.view.arena import ArenaMap, Tenant, arena_to_svg, map_of_plan, map_of_problem

@@ -9,11 +9,11 @@ from typing import cast
 
 from ostinato.backend_hip.evidence.ledger import Ledger
 from ostinato.backend_hip.evidence.records import Environment, TimingRecord
-from ostinato.compiler import open_device, open_model
 from ostinato.ir.evidence import Finding, Verdict
 from ostinato.ir.selection_policy import Gated
 from ostinato.ir.target import CallSite, Impl, Target
 from ostinato.runtime.device import Device
+from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import Options
 from ostinato.tools.evidence.measure import Setting
 from ostinato.tools.evidence.report import TuneReport

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal
 from tests.training.tiny import batch, checkpoint, make
 
 MODES = ("reference", "eager", "planned", "guarded")

@@ -16,12 +16,17 @@ import tempfile
 from pathlib import Path
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.code_cache import CodeCache
 from ostinato.backend_hip.emulator.emulator import Emulator
+from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.kernel_source import source_hash
 from ostinato.backend_hip.target import wave_of
 from ostinato.ir.errors import BackendError, DeviceUnavailable
 
-__all__ = ["EmulatedGpu", "emulated_gpu"]
+__all__ = ["CACHE", "EmulatedGpu", "emulated_card", "emulated_gpu"]
+
+CACHE = Path(tempfile.gettempdir()) / f"ostinato-emulated-kernels-{os.getuid()}"
+"""Where the library and kernels are kept unless somebody says otherwise: what is there is right for any sources, since it is named after them."""
 
 _SOURCES = Path(__file__).resolve().with_name("device")
 _HEADERS = Path(__file__).resolve().parents[1] / "native" / "gpu"
@@ -97,6 +102,17 @@ class EmulatedGpu:
 def emulated_gpu(cache: Path) -> EmulatedGpu:
     """The machine of this process. Raises `DeviceUnavailable` without a C++ compiler, `LifecycleError` where AMD's libraries were opened already."""
     return EmulatedGpu(cache)
+
+
+def emulated_card() -> HipDevice:
+    """The one with waves of 32 lanes, for `device=` wherever a device is given: everything runs on it as on a card, slowly. Its kernels are those of a card,
+    compiled for this processor, which takes a minute the first time. Rows are taken on trust: it has no ledger.
+
+    Raises what `emulated_gpu` raises.
+    """
+    machine = emulated_gpu(CACHE)
+    machine.recover()
+    return HipDevice(machine.gpu.device(1), cache=CodeCache(CACHE))
 
 
 def _build(cache: Path) -> Path:

@@ -16,6 +16,7 @@ from ostinato.ir.step import WORKSPACE, ByteRange
 from ostinato.ir.views import ViewTable
 from ostinato.planner.explain.steps import TouchedSlots
 from ostinato.planner.plan import EntryPlan, ProgramPlan, Slot, spelled
+from ostinato.planner.problem import align_up
 
 __all__ = ["AddressAnswer", "ExplainedAddress", "explain_address"]
 
@@ -186,7 +187,7 @@ class _Addresses(TouchedSlots):
             yield "nothing that lives at the same time lies below; another offset would gain nothing here"
         else:
             neighbour = max(below, key=lambda other: other.range.end)
-            edge = -(-neighbour.range.end // unit) * unit
+            edge = align_up(neighbour.range.end, unit)
             free = "directly above" if edge == offset else f"{offset - edge} bytes above the end of"
             lower = _lowest(slot, living, unit)
             why = (
@@ -209,5 +210,5 @@ def _lowest(slot: Slot, living: Sequence[Slot], unit: int) -> int:
     offset = 0
     for other in sorted(living, key=lambda item: item.range.offset):
         if other.range.size and other.range.offset < offset + slot.range.size and offset < other.range.end:
-            offset = -(-other.range.end // unit) * unit
+            offset = align_up(other.range.end, unit)
     return offset

@@ -137,9 +137,7 @@ class _Peak(TouchedSlots):
 
     def _made(self, value: str) -> int:
         node = self.graph.producers.get(value)
-        if node is None:
-            return -1
-        return next((at for at, step in enumerate(self.entry.steps) if step.node == node.name), -1)
+        return -1 if node is None else self.at.get(node.name, -1)  # a view is made with what it looks into
 
     def _advice(
         self, step: int, tenants: Sequence[PeakTenant], live: Sequence[int], second: int | None

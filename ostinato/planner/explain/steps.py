@@ -15,6 +15,7 @@ class TouchedSlots:
         self.entry, self.graph = entry, graph
         self.slots = entry.slots_on()
         self.slot = {value: slot for slot in entry.slots for value in slot.values}
+        self.at = {step.node: position for position, step in enumerate(entry.steps)}
         self.touched: dict[int, list[int]] = {}  # id of a slot -> the steps that touch it
         for position, step in enumerate(entry.steps):
             for operand in step.operands:

@@ -9,8 +9,10 @@ use (`named`) finds that too: a pointer that leads to none of them, and a tensor
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Literal
 
 from ostinato.ir.foreign import ForeignGraph, ForeignNode, GraphDriver, short_name, words_of
@@ -86,8 +88,9 @@ class NamedBytes:
     address: int
     nbytes: int
 
-    def holds(self, address: int) -> bool:
-        return self.address <= address < self.address + self.nbytes
+    @property
+    def end(self) -> int:
+        return self.address + self.nbytes
 
 
 def audit_graph(
@@ -112,6 +115,29 @@ def audit_graph(
     return TorchGraphReport(pool=pool, pool_bytes=held, edges=len(graph.edges), nodes=nodes, findings=tuple(findings))
 
 
+class _Names:
+    """The caller's tensors by address: of those that hold one, the first that was given. Between two neighbouring ends that is the same tensor everywhere."""
+
+    def __init__(self, named: Sequence[NamedBytes]) -> None:
+        order = sorted((tensor.address, place) for place, tensor in enumerate(named) if tensor.nbytes)
+        self._ends = sorted({end for tensor in named if tensor.nbytes for end in (tensor.address, tensor.end)})
+        self._names: list[str] = []
+        holding: list[int] = []
+        begun = 0
+        for address in self._ends:
+            while begun < len(order) and order[begun][0] <= address:
+                heappush(holding, order[begun][1])
+                begun += 1
+            while holding and named[holding[0]].end <= address:
+                heappop(holding)
+            self._names.append(named[holding[0]].name if holding else "")
+
+    def of(self, address: int) -> str:
+        """The name of the tensor that has an address, "" where none has."""
+        index = bisect_right(self._ends, address) - 1
+        return self._names[index] if index >= 0 else ""
+
+
 class _Places:
     """What lies at an address."""
 
@@ -124,7 +150,7 @@ class _Places:
         graph: ForeignGraph,
     ) -> None:
         self._driver, self._memory, self._pool = driver, memory, pool
-        self._named = named
+        self._names = _Names(named)
         self._own = [(node.to, node.to + node.nbytes) for node in graph.nodes if node.kind == "mem alloc"]
         self._kinds: dict[int, str] = {}
 
@@ -152,7 +178,7 @@ class _Places:
 
     def name(self, address: int) -> str:
         """The tensor of the caller's that has an address."""
-        return next((tensor.name for tensor in self._named if tensor.holds(address)), "")
+        return self._names.of(address)
 
     def _of_block(self, block: Block) -> Where:
         private = block.pool != DEFAULT_POOL
@@ -322,8 +348,9 @@ def _named_findings(nodes: Sequence[GraphNodeEntry], named: Sequence[NamedBytes]
         return
     pointers = [(node, pointer) for node in nodes for pointer in node.pointers]
     hidden = any(not node.readable or _has_tensor_map(node) for node in nodes)
+    used = sorted({pointer.address for _, pointer in pointers})
     for tensor in named:
-        if tensor.nbytes and not any(tensor.holds(pointer.address) for _, pointer in pointers):
+        if bisect_left(used, tensor.address) == bisect_left(used, tensor.end) and tensor.nbytes:
             yield TorchFinding(
                 severity="note" if hidden else "warning",
                 kind="unused tensor",

@@ -16,32 +16,30 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ostinato.ir.checks import integer, shown
-from ostinato.ir.errors import BoundsError, ConfigError, InputError
-from ostinato.ir.training import COUNTER, LOSS, STEP, TRAIN
+from ostinato.ir.errors import BoundsError, ConfigError
+from ostinato.ir.training import LOSS, STEP, TRAIN
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.external import ExternalMemory
 from ostinato.runtime.guarded import GuardedRunner
 from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.program import Program
 from ostinato.runtime.put_back import put_back
-from ostinato.runtime.regions import Regions, SharedRegions
+from ostinato.runtime.regions import SharedRegions
 from ostinato.runtime.runners import PlannedRunner, Runner
 from ostinato.runtime.traced import Diversion
 from ostinato.runtime.training.accumulation import Accumulation, accumulations_of
 from ostinato.runtime.training.addresses import AddressTable, addresses_of
 from ostinato.runtime.training.checks import index_limits
-from ostinato.runtime.training.gradients import GradientEvent, Gradients, Hook
+from ostinato.runtime.training.entry_runners import StepRunners
+from ostinato.runtime.training.gradients import GradientEvent, Hook
+from ostinato.runtime.training.inputs import MOST_STEPS
 from ostinato.runtime.training.pipeline import StepPipeline
 from ostinato.runtime.training.results import NAN_POLICIES, StepResult
-from ostinato.runtime.training.runners import CutCapturedRunner, CutEagerRunner, CutPlannedRunner
 
 __all__ = ["TrainExecutable", "TrainOptions"]
 
-_MOST_NUMBER = 2**31 - 2
-"""Steps are counted in int32, on the device too."""
 _AHEAD = {"raise": 1, "skip": 2}
 
 
@@ -74,6 +72,9 @@ class TrainExecutable(Executable):
     The input `counter` is the number of the step unless it is given.
     """
 
+    runners: StepRunners
+    _runners_kind = StepRunners
+
     def __init__(
         self,
         program: Program,
@@ -86,16 +87,13 @@ class TrainExecutable(Executable):
     ) -> None:
         if TRAIN not in program.plan.entries:
             raise ConfigError(f"the program has no entry {TRAIN}", hint=f"entries: {', '.join(program.plan.entries)}")
-        super().__init__(program, device, shared, **route)
-        self.options = options or TrainOptions()
         self._graph = program.graphs[TRAIN]
         if LOSS not in self._graph.outputs:
             raise ConfigError(f"entry {TRAIN} has no output {LOSS}", hint=f"it gives {', '.join(self._graph.outputs)}")
+        super().__init__(program, device, shared, **route)
+        self.options = options or TrainOptions()
         self._limits = index_limits(self._graph)
-        stream = None if self.mode == "eager" else self.regions.stream
-        self._gradients = Gradients(self.plan, self._graph, device, self.regions, stream)
-        self._standing: dict[str, Any] = {}
-        self._number = 0
+        self._gradients = self.runners.gradients
         self._works_ahead = self.regions.stream is not None
         self._steps = StepPipeline(self.plan, self.options.depth if self._works_ahead else 1, self.read_back)
         self._kept: Mapping[str, Array] = {}
@@ -114,11 +112,11 @@ class TrainExecutable(Executable):
     def number(self) -> int:
         """The number of the last step submitted, applied or not: what dropout counts by. Writing the state `step` sets it to that; whoever goes on from a run
         in which steps were skipped sets it to how many that run has submitted."""
-        return self._number
+        return self.runners.inputs.number
 
     @number.setter
     def number(self, number: int) -> None:
-        self._number = integer(number, "number", low=0, high=_MOST_NUMBER)
+        self.runners.inputs.number = number
 
     @property
     def pending(self) -> int:
@@ -138,24 +136,12 @@ class TrainExecutable(Executable):
 
     def keep_input(self, name: str, value: Any) -> None:
         """Gives every later step this input, until another value or the step's own takes its place. Raises `InputError` for a name that is no input."""
-        known = [binding.name for binding in self.plan.inputs]
-        if name not in known:
-            raise InputError(f"no input {name!r}", node=TRAIN, hint=f"the step takes {known}")
-        self._standing[name] = np.array(value)
-
-    def standing(self, name: str) -> Mapping[str, Array]:
-        """`Executable.standing`: what `keep_input` holds, and the number of the next step."""
-        if name != TRAIN:
-            return super().standing(name)
-        known = {binding.name: binding.type for binding in self.plan.inputs}
-        counter = known.get(COUNTER)
-        number = {} if counter is None else {COUNTER: np.full(counter.static_shape, self._number + 1, counter.dtype.numpy)}
-        return {**number, **self._standing}
+        self.runners.inputs.keep(name, value)
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """`Executable.put_back`, with no step on its way."""
-        with self.exclusive(), put_back(self.regions, self._reference_state):
+        with self.exclusive(), put_back(self.regions, self._state.reference):
             yield
 
     def step(self, inputs: Mapping[str, Any] | None = None, /, **more: Any) -> StepResult:
@@ -166,13 +152,12 @@ class TrainExecutable(Executable):
         what an earlier step met, `NonFiniteLoss` among it. Where the device works while it is called, what this step met is raised at once.
         """
         with Executable.exclusive(self):
-            number = integer(self._number + 1, "the number of the step", low=1, high=_MOST_NUMBER, error=BoundsError)
-            checked = check_inputs(self.plan, {**self.standing(TRAIN), **(inputs or {}), **more})
+            number = self.runners.inputs.next_number
+            checked = check_inputs(self.plan, {**self.runners.inputs.standing(TRAIN), **(inputs or {}), **more})
             self._limits.check(checked)
             for name, values in checked.items():
-                if (
-                    values.dtype == np.float32 and not np.isfinite(values).all()
-                ):  # settings, which would spoil every parameter
+                # settings, which would spoil every parameter
+                if values.dtype == np.float32 and not np.isfinite(values).all():
                     raise BoundsError("not every value is a finite number", node=name)
             self._gradients.check_addresses()
             while self._steps.pending >= self._steps.depth:
@@ -182,7 +167,7 @@ class TrainExecutable(Executable):
             result = StepResult(number, self.options.on_nan, self._await)
             self._gradients.step = number
             self._run(runner, checked, result)
-            self._number = number
+            self.number = number
             self.runs += 1
             self._gradients.raise_failed()
             if result.failed is not None:
@@ -196,7 +181,8 @@ class TrainExecutable(Executable):
             self._steps.raise_untold()
 
     def _run(self, runner: Runner, inputs: Mapping[str, Array], result: StepResult) -> None:
-        if isinstance(runner, PlannedRunner) and not isinstance(runner, GuardedRunner) and self._observer is None:
+        observed = self.runners.observer is not None
+        if isinstance(runner, PlannedRunner) and not isinstance(runner, GuardedRunner) and not observed:
             self._steps.submit(runner, inputs, result)
             if not self._works_ahead:
                 self._steps.take(result)
@@ -307,16 +293,14 @@ class TrainExecutable(Executable):
     def _remake(self) -> None:
         """Lets go of the runner: the next step makes one for what has changed."""
         self._steps.forget()
-        self._runners.pop(TRAIN, None)
-        if self.diversion is not None:
-            self.diversion.renew()
+        self.runners.renew(TRAIN)
 
     # what can be counted
 
     @property
     def submissions(self) -> int:
         """Native calls that submit one step, in the modes "planned" and "captured": 1, and 1 more for every place where somebody watches a gradient."""
-        runner = self.own_runner(TRAIN)
+        runner = self.runners.own(TRAIN)
         return getattr(runner, "submissions", 0)
 
     @property
@@ -332,10 +316,7 @@ class TrainExecutable(Executable):
     def addresses(self) -> AddressTable:
         """Where every activation, gradient, parameter and state of the step lies. Raises `ConfigError` in the modes "eager" and "reference", which place each
         value anew."""
-        runner = self.own_runner(TRAIN)
-        if not isinstance(runner, PlannedRunner):
-            raise ConfigError(f'mode "{self.mode}" has no planned addresses', hint='use mode="planned"')
-        return addresses_of(self.program.plan, self.plan, runner.loaded.resolved)
+        return addresses_of(self.program.plan, self.plan, self.runners.planned(TRAIN).loaded.resolved)
 
     # as for every executable
 
@@ -354,49 +335,23 @@ class TrainExecutable(Executable):
     def reset_state(self) -> None:
         """Parameters as the checkpoint has them, moments and the count of steps zero, and the next step is the first."""
         super().reset_state()
-        self._number = 0
+        self.number = 0
 
     def write_states(self, values: Mapping[str, Any]) -> None:
         """`Executable.write_states`; where `step` is among them, steps are numbered on from it. Raises `BoundsError` for one that no step is behind."""
         counted = np.asarray(values[STEP]) if STEP in values and STEP in self.state_names else None
-        if counted is not None and counted.dtype == np.int32 and not ((counted >= 0) & (counted <= _MOST_NUMBER)).all():
-            raise BoundsError(f"{counted.tolist()} steps, expected 0 to {_MOST_NUMBER}", node=STEP)
+        if counted is not None and counted.dtype == np.int32 and not ((counted >= 0) & (counted <= MOST_STEPS)).all():
+            raise BoundsError(f"{counted.tolist()} steps, expected 0 to {MOST_STEPS}", node=STEP)
         super().write_states(values)
         if counted is not None:
-            self._number = int(counted.reshape(-1)[0])
+            self.number = int(counted.reshape(-1)[0])
 
     @property
     def own_options(self) -> Mapping[str, Any]:
-        return {"options": self.options, "standing": dict(self._standing)}
+        return {"options": self.options, "standing": dict(self.runners.inputs.kept)}
 
     def divert(self, diversion: Diversion | None) -> None:
         """`Executable.divert`, with no step on its way."""
         with self.exclusive(wait=diversion is None):
             self._steps.forget()
         super().divert(diversion)
-
-    def regions_of(self, name: str) -> Regions:
-        """`Executable.regions_of`: with the gradients that are bound."""
-        return self._gradients.regions if name == TRAIN else super().regions_of(name)
-
-    def bound_memory(self, name: str) -> tuple[ExternalMemory, ...]:
-        """The caller's buffers of gradients."""
-        return self._gradients.bound if name == TRAIN else ()
-
-    def kept_outputs(self, name: str) -> tuple[str, ...]:
-        """The gradients that are kept."""
-        return self._gradients.outputs if name == TRAIN else ()
-
-    def make_runner(self, name: str, program: Program, regions: Regions) -> Runner:
-        """The entry in this mode; a step with what is watched."""
-        if name == TRAIN:
-            marks = self._gradients.marks
-            where = (program, name, self.device, regions, self._observer)
-            match self.mode:
-                case "planned":
-                    return CutPlannedRunner(*where, marks)
-                case "captured":
-                    return CutCapturedRunner(*where, self._capture, marks)
-                case "eager":
-                    return CutEagerRunner(*where, self._gradients.outputs, marks)
-        return super().make_runner(name, program, regions)

@@ -13,7 +13,6 @@ from ostinato.runtime.audit import AuditedPointer, AuditReport
 from ostinato.runtime.executable import Executable
 from ostinato.saving.read import is_artifact
 from ostinato.tools.artifacts import (
-    ARTIFACT_OPTIONS,
     HowToOpen,
     RecompileOption,
     TrustOption,
@@ -37,17 +36,14 @@ from ostinato.tools.options import (
     ThreadsOption,
     chosen_model,
     parse_shapes,
-    refuse_unread,
 )
 from ostinato.tools.programs import LoadProgress, compile_model
 
 __all__ = ["audit_command", "show_audit"]
 
 _ROWS = 24
-
-
-_SAVED = ARTIFACT_OPTIONS | {"model", "model_option", "device", "mode", "threads", "every", "as_json"}
-"""Parameters that an artifact reads."""
+_SAVED = ("mode", "every")
+"""Parameters that an artifact reads beside its own."""
 
 
 def audit_command(
@@ -80,12 +76,12 @@ def audit_command(
     how.check(name)
     with progress(as_json) as steps:
         steps.begin(f"compiling {name}")
+        loading = LoadProgress(steps)
         executable: Executable
         if is_artifact(name):
-            refuse_unread(invocation, f"{name} is an artifact", _SAVED)
-            loading = LoadProgress(steps)
-            opened = open_saved(name, how, device=device, mode=mode, threads=threads, progress=loading)
-            executable = opened.executable
+            executable = open_saved(
+                invocation, name, how, _SAVED, device=device, mode=mode, threads=threads, progress=loading
+            ).executable
         else:
             executable = compile_model(
                 load(name),
@@ -98,7 +94,7 @@ def audit_command(
                 precision=precision,
                 policy=policy,
                 threads=threads,
-                progress=LoadProgress(steps),
+                progress=loading,
             )
         steps.begin("auditing")
         found = [executable.audit(entry) for entry in executable.entries]

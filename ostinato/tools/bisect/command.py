@@ -15,9 +15,12 @@ from ostinato.tools.options import (
     EXIT_FAILED,
     ContextOption,
     DeviceOption,
+    ExtensionOption,
     JsonOption,
+    LongestOption,
     ModelArgument,
     ModelOption,
+    OwnShapesOption,
     PolicyOption,
     PrecisionOption,
     SeedOption,
@@ -27,17 +30,8 @@ from ostinato.tools.options import (
 )
 from ostinato.tools.repro.extension import extended
 
-__all__ = ["ExtensionOption", "bisect_command"]
+__all__ = ["bisect_command"]
 
-ExtensionOption = Annotated[
-    str,
-    typer.Option(
-        "--extension",
-        metavar="MODULE:FUNCTION",
-        show_default=False,
-        help="A function without arguments that adds operators and rows of your own (ostinato.extend); also FILE.py:FUNCTION.",
-    ),
-]
 _SIDE = "a mode, settings with commas between (policy=strict, levels.linear=reference, disable=fuse_qkv), or MODEL.ost"
 
 
@@ -48,17 +42,11 @@ def bisect_command(
     right: Annotated[
         str, typer.Option("--right", metavar="SIDE", help="The side that is wrong, written alike.")
     ] = "auto",
-    tokens: Annotated[
-        int | None,
-        typer.Option("--tokens", min=1, show_default=False, help="Length of the longest sequence; default 16."),
-    ] = None,
+    tokens: LongestOption = None,
     runs: Annotated[
         int, typer.Option("--runs", min=2, help="Runs of each side, to see whether it repeats itself.")
     ] = 3,
-    shapes: Annotated[
-        str | None,
-        typer.Option("--shapes", show_default=False, help="Buckets to compile, name=sizes: B=1,T=128,512."),
-    ] = None,
+    shapes: OwnShapesOption = None,
     context: ContextOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ostinato.compiler import Passes
 from ostinato.ir.graph import Graph
 from ostinato.ir.ops import OP
 from ostinato.ir.step import Step
@@ -31,6 +30,7 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.runtime.runners import PlannedRunner
 from ostinato.runtime.weights import load_shared
+from ostinato.stages import Passes
 from ostinato.tools.bisect.subject import Outputs, Subject, fresh
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.repro.cut import plain_graph

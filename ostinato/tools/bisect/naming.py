@@ -12,7 +12,8 @@ from ostinato.runtime.audit import AuditFinding
 from ostinato.tools.bisect.report import Culprit, Kind
 from ostinato.tools.bisect.steps import Seen
 from ostinato.tools.bisect.subject import Subject
-from ostinato.tools.compare.probe import Probe, first_difference
+from ostinato.tools.compare.differences import first_difference
+from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.workload import WorkStep
 
 __all__ = ["Naming"]
@@ -89,12 +90,15 @@ class Naming:
             for step in self.work:
                 seen = [probe.run(step.entry, step.inputs) for probe in probes]
                 graph = subject.program.graphs[step.entry]
-                counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
-                name = first_difference(graph, seen[0], seen[1], counts, 0.0)
-                if name is not None:
-                    node = graph.producers[name]
+                found = first_difference(graph, seen[0], seen[1], graph.counts(step.inputs), 0.0)
+                if found is not None:
+                    node = graph.producers[found.name]
                     text = f"%{node.name} does not repeat itself: two runs on the same values gave other bits"
-                    mend = f'levels={{"{node.op}": "{subject.program.target.lowest.name.lower()}"}}'
+                    target = subject.program.target
+                    row, plainest = target.row(node.op, node.impl or ""), target.lowest
+                    mend = "mend the row: there is no plainer one"
+                    if row is not None and row.level > plainest:
+                        mend = f'levels={{"{node.op}": "{plainest.name.lower()}"}}'
                     return self.culprit("nondeterminism", text, entry=step.entry, node=node.name, workaround=mend)
         text = f"{subject.name} does not repeat itself; no node of it was seen to, one by one"
         return self.culprit("nondeterminism", text, workaround='mode="eager"')

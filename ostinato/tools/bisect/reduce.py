@@ -23,12 +23,12 @@ from ostinato.planner.plan import EntryPlan, workspace_of
 from ostinato.planner.saved import program_to_json
 from ostinato.runtime.device import Device
 from ostinato.tools.bisect.report import Culprit
-from ostinato.tools.bisect.steps import FACTOR
+from ostinato.tools.bisect.steps import allowed
 from ostinato.tools.bisect.subject import Subject
 from ostinato.tools.repro.bundle import Bundle
 from ostinato.tools.repro.cut import ENTRY, Cut, cut_graph, fewer_rows, weight_rows
 from ostinato.tools.repro.report import Environment, Outcome, ReproFile, Way
-from ostinato.tools.repro.run import judge, needs_of
+from ostinato.tools.repro.run import judge, needs_of, run_way
 
 __all__ = ["Reduced", "environment_of", "reduced"]
 
@@ -208,15 +208,16 @@ def _cut(
     return replace(made, places={name: offset - low for name, offset in places.items()})
 
 
-def _limits(attempt: _Try, cut: Cut, limit: float) -> tuple[float, float]:
+def _limits(attempt: _Try, cut: Cut, limit: float, device: Device) -> tuple[float, float]:
     """What an element may be off by: nothing, what the operators of the outputs allow, or what the sides allow."""
     if attempt.exact:
         return 0.0, 0.0
     if attempt.left == "saved":
         return limit, 0.0
-    makers = [cut.graph.producers[name] for name in cut.graph.outputs]
-    allowed = [OP[node.op].tolerance.for_result(cut.graph.types[node.name].dtype) for node in makers]
-    return FACTOR * max(a.absolute for a in allowed), FACTOR * max(a.relative for a in allowed)
+    (right,) = run_way(cut, {}, device, "reference", 1)
+    types, makers = cut.graph.types, cut.graph.producers
+    limits = [allowed(makers[name].op, types[name].dtype, array) for name, array in right.items()]
+    return max(absolute for absolute, _ in limits), max(relative for _, relative in limits)
 
 
 def _shown(
@@ -226,7 +227,7 @@ def _shown(
 
     def shows(some: Cut) -> bool:
         right = _right(some, attempt, saved)
-        absolute, relative = _limits(attempt, some, limit)
+        absolute, relative = _limits(attempt, some, limit, device)
         try:
             found = judge(some, right, device, attempt.left, attempt.right, absolute, relative, attempt.runs)[0]
         except OstinatoError:
@@ -269,7 +270,7 @@ def _bundle(
 ) -> Reduced:
     device = subject.executable.device
     right = _right(cut, attempt, saved)
-    absolute, relative = _limits(attempt, cut, limit)
+    absolute, relative = _limits(attempt, cut, limit, device)
     _, worst = judge(cut, right, device, attempt.left, attempt.right, absolute, relative, attempt.runs)
     about = ReproFile(
         fault=culprit.text,

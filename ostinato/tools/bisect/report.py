@@ -49,8 +49,8 @@ class BisectReport(Report):
     """What `bisect` prints. `ok`: the sides agree as they must (`absolute` is the largest difference allowed, 0: bit for bit).
 
     `first_step` is the node at which the sides part, seen node by node, in which of the runs and in which entry. `culprits` begin with what is most to the
-    point. `trials` configurations were run, of which `refused` could not be. `bundle` is the folder of the repro bundle and `reduced` its nodes; `unreduced`
-    says why there is none.
+    point. `trials` configurations were run, of which `refused` could not be. `bundle` is the folder of the repro bundle, which needs what `extension` adds, and
+    `reduced` its nodes; `unreduced` says why there is none.
     """
 
     kind: Literal["bisect"] = "bisect"
@@ -72,3 +72,29 @@ class BisectReport(Report):
     reduced: tuple[str, ...] = ()
     bundle: str | None = None
     unreduced: str = ""
+    extension: str = ""
+
+    @property
+    def repro_command(self) -> str:
+        """How the bundle is run, empty where there is none."""
+        if self.bundle is None:
+            return ""
+        return f"ostinato repro {self.bundle}" + (f" --extension {self.extension}" if self.extension else "")
+
+    def __str__(self) -> str:
+        lines = [f"{self.left} / {self.right}: {self.verdict}"]
+        if self.worst is not None:
+            lines[0] += f", largest difference {self.worst} of {self.entry}"
+        for number, culprit in enumerate(self.culprits):
+            lines.append(f"{'also' if number else 'culprit'}: {culprit.text}")
+            where = [f"step {culprit.step} of {culprit.entry}" if culprit.step is not None else culprit.entry]
+            about = [("where", ", ".join(filter(None, [*where, culprit.line])))]
+            about += [("evidence", text) for text in culprit.evidence]
+            lines += [f"  {name}: {text}" for name, text in [*about, ("do without", culprit.workaround)] if text]
+        if self.reduced:
+            lines.append(f"reduced to {', '.join(self.reduced)}")
+        if self.bundle is not None:
+            lines.append(f"bundle {self.bundle}; run it with: {self.repro_command}")
+        if self.unreduced:
+            lines.append(f"not reduced: {self.unreduced}")
+        return "\n".join(lines)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ostinato.artifact import load_executable
-from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
+from ostinato.stages import open_device, open_model
 from ostinato.tools.bisect.culprits import Culprits
 from ostinato.tools.bisect.engine import Trials
 from ostinato.tools.bisect.reduce import reduced
@@ -172,7 +172,8 @@ class _Search:
             if output is None:
                 return {"reduced": nodes}
             write_bundle(made.bundle, Path(output), made.plan)
-            return {"reduced": nodes, "bundle": str(output)}
+            needed = extension if made.bundle.about.needs.any else ""
+            return {"reduced": nodes, "bundle": str(output), "extension": needed}
         return {"unreduced": "; ".join(dict.fromkeys(reasons))}
 
     def _values(self, culprit: Culprit) -> tuple[Mapping[str, Array], Mapping[str, Array]]:

@@ -6,14 +6,14 @@ from rich.console import Console
 
 from ostinato.tools.bisect.report import BisectReport, Culprit, Worst
 from ostinato.tools.console import facts, many
-from ostinato.tools.repro.report import shown_number
+from ostinato.tools.repro.report import required_text
 
 __all__ = ["show_bisection"]
 
 
 def show_bisection(report: BisectReport, console: Console) -> None:
     """Prints the report."""
-    required = "bit for bit" if report.absolute == 0 else f"within {report.absolute:.3g}"
+    required = required_text(report.absolute, 0.0)
     rows = [("sides", f"{report.left} (taken to be right) and {report.right}, {required}")]
     if report.worst is not None:
         rows.append(("largest difference", _worst(report.worst, report.run, report.entry, report.verdict)))
@@ -37,15 +37,15 @@ def show_bisection(report: BisectReport, console: Console) -> None:
     if report.reduced:
         console.print(f"reduced to {many(len(report.reduced), 'node')}: {', '.join(report.reduced)}", markup=False)
     if report.bundle is not None:
-        console.print(f"bundle {report.bundle}; run it with: ostinato repro {report.bundle}", markup=False)
+        console.print(f"bundle {report.bundle}; run it with: {report.repro_command}", markup=False)
     if report.unreduced:
         console.print(f"not reduced: {report.unreduced}", markup=False)
 
 
 def _worst(worst: Worst, run: int | None, entry: str, verdict: str) -> str:
     names = ("first", "again") if verdict == "not repeated" else ("left", "right")
-    values = f"{names[0]} {shown_number(worst.left)}, {names[1]} {shown_number(worst.right)}"
-    return f"{shown_number(worst.difference, 3)} at {worst.output}{list(worst.index)} ({values}), run {run}, {entry}"
+    values = f"{names[0]} {worst.left:.6g}, {names[1]} {worst.right:.6g}"
+    return f"{worst} ({values}), run {run}, {entry}"
 
 
 def _about(culprit: Culprit) -> list[tuple[str, str]]:

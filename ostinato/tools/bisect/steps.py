@@ -15,21 +15,28 @@ import numpy as np
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Node
 from ostinato.ir.ops import OP
-from ostinato.ir.types import Array
+from ostinato.ir.types import Array, DType
 from ostinato.planner.check import check_program
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.tools.bisect.subject import Subject, fresh
-from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.differences import (
+    bits_equal,
+    difference_of,
+    first_difference,
+    place_of_largest,
+    root_mean_square,
+)
+from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.verdicts import tolerance_of
 from ostinato.tools.compare.walk import Spoilt, Walk
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 
 __all__ = [
-    "FACTOR",
     "Seen",
     "Wrong",
+    "allowed",
     "first_step",
     "unproven",
     "walked",
@@ -66,6 +73,14 @@ class Seen:
         return self.spoilt is not None or self.wrong is not None or self.nan is not None
 
 
+def allowed(op: str, dtype: DType, expected: Array) -> tuple[float, float]:
+    """By how much a result may be off: absolute, and times its expected value. Operators state tolerances for values of unit scale; these are those of the
+    values at hand, `FACTOR` times as wide."""
+    scale = root_mean_square(expected)
+    stated = OP[op].tolerance.for_result(dtype)
+    return FACTOR * (stated.absolute * min(1.0, scale) + stated.relative * scale), FACTOR * stated.relative
+
+
 def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact: bool) -> tuple[int, str] | None:
     """The number of the run and the first value that differs, in program order; None where no node's result shows it. A replay shows nothing of what happens
     within it: captured steps are looked at one by one."""
@@ -74,10 +89,9 @@ def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact
     for number, step in enumerate(work):
         seen = [probe.run(step.entry, step.inputs) for probe in probes]
         graph = right.program.graphs[step.entry]
-        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
-        found = first_difference(graph, seen[0], seen[1], counts, tolerance)
+        found = first_difference(graph, seen[0], seen[1], graph.counts(step.inputs), tolerance)
         if found is not None:
-            return number, found
+            return number, found.name
     return None
 
 
@@ -141,17 +155,11 @@ def _wrong(node: Node, results: Sequence[Array], expected: Sequence[Array]) -> t
             found = found[: len(wanted)]
         if bits_equal(found, wanted) or not found.size:
             continue
-        limit = OP[node.op].tolerance.for_result(value.type.dtype)
-        a, b = wanted.astype(np.float64), found.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            scale = np.maximum(np.abs(a), np.sqrt(np.nanmean(np.square(a))) if a.size else 0.0)
-            allowed = FACTOR * (limit.absolute + limit.relative * scale)
-            off = np.abs(a - b)
-            off = np.where(np.isnan(a) != np.isnan(b), np.inf, np.where(np.isnan(a) | (a == b), 0.0, off))
-            beyond = np.where(off == 0.0, 0.0, off / np.maximum(allowed, 1e-300))
-        place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        absolute, relative = allowed(node.op, value.type.dtype, wanted)
+        limit = absolute + relative * np.nan_to_num(np.abs(wanted.astype(np.float64)), posinf=0.0)
+        beyond = difference_of(wanted, found) / np.maximum(limit, 1e-300)
+        place = place_of_largest(beyond)
         times = float(beyond[place])
         if times > 1.0 and (worst is None or times > worst.times):
-            index = tuple(int(i) for i in place)
-            worst = Wrong(value.name, index, float(a[place]), float(b[place]), times)
+            worst = Wrong(value.name, place, float(wanted[place]), float(found[place]), times)
     return None if worst is None else (node, worst)

@@ -80,7 +80,11 @@ class Without:
         slots = {slot.values[0]: slot for slot in self.right.program.plan.entries[entry].slots}
         who = spoilt if len(spoilt) > 1 else tenants
         text = f"{' and '.join(spelled((name,)) for name in who)} have the same bytes of the arena at a time"
-        evidence = [f"{spelled((t,))} at {slots[t].range}, live [{slots[t].first}, {slots[t].last})" for t in tenants]
+        evidence = [
+            f"{spelled((t, *(name for name in who if name != t and name in slots[t].values)))} at {slots[t].range}, "
+            f"live [{slots[t].first}, {slots[t].last})"
+            for t in tenants
+        ]
         reader = tenants[0] if seen.spoilt is None else seen.spoilt[0].name
         names = tuple(dict.fromkeys((*spoilt, *tenants)))
         evidence += _spoilt(seen)
@@ -142,6 +146,11 @@ class Without:
                         seen, name, f"with the plainest row for the {len(alike)} nodes of this row the sides agree"
                     )
                 ]
+        if self._parts_at_plainest(seen, every):
+            assert seen.wrong is not None
+            told = "the sides part here, and there is no plainer row to take its place"
+            mend = 'mend the row; until then mode="reference"'
+            return [self._row(seen, seen.wrong[0].name, told, mend)]
         told = "with the plainest row for every other node the difference stays, for every node it goes"
         return [self._row(seen, name, told) for name in smallest(decisions.names, ask)]
 
@@ -214,7 +223,13 @@ class Without:
                 return tuple(known) if len(known) == 1 else smallest(known, ask)
         return smallest(decisions.names, ask)
 
-    def _row(self, seen: Seen, name: str, told: str) -> Culprit:
+    def _parts_at_plainest(self, seen: Seen, every: frozenset[str]) -> bool:
+        """Whether the node that the walk saw to be wrong by itself is where the sides part, and has no row that could be left out."""
+        if seen.wrong is None or self.first is None or seen.wrong[0].name in every:
+            return False
+        return self.first[1] in {value.name for value in seen.wrong[0].results}
+
+    def _row(self, seen: Seen, name: str, told: str, mend: str = "") -> Culprit:
         entry = seen.entry if self.naming.node(seen.entry, name) is not None else self._entry_of(name)
         node = self.naming.node(entry, name)
         assert node is not None
@@ -228,7 +243,7 @@ class Without:
             evidence.append(f"{len(alike)} nodes of {entry} have the row {node.op}@{node.impl}")
         text = f"the row {node.op}@{node.impl} of %{name} gives other values than its operator"
         level = self.right.program.target.lowest.name.lower()
-        mend = f'levels={{"{node.op}": "{level}"}}'
+        mend = mend or f'levels={{"{node.op}": "{level}"}}'
         return self.naming.culprit("row", text, entry=entry, node=name, evidence=evidence, workaround=mend)
 
     def _suspects(self, seen: Seen) -> list[str]:

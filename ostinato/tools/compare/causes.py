@@ -25,6 +25,7 @@ _OTHER_PLANS = ("no-reuse", "guarded")
 _LEAST_REPLAYS = 3
 _MOST_FINDINGS = 4
 _OTHERWISE = "every node up to there gives what its reference gives: the graphs compute different things (`ostinato bisect` finds the pass)"
+_ROUNDED = "the graph is the same and every node up to there gives what its reference gives: roundings add up to more than is allowed (`--tolerance`)"
 
 
 def affordable(executable: Executable, budget: int) -> int:
@@ -34,12 +35,17 @@ def affordable(executable: Executable, budget: int) -> int:
 
 
 class Causes:
-    """Looks for what is wrong with sides. `steps` gives the work of an executable, `said` gets what is being done."""
+    """Looks for what is wrong with sides. `steps` gives the work of an executable, `tolerance` replaces that of the precision, `said` is told what is done."""
 
     def __init__(
-        self, sides: Sides, steps: Callable[[Any], list[WorkStep]], poison: bool, said: Callable[[str], None]
+        self,
+        sides: Sides,
+        steps: Callable[[Any], list[WorkStep]],
+        poison: bool,
+        tolerance: float | None,
+        said: Callable[[str], None],
     ) -> None:
-        self._sides, self._steps_of, self._poison, self._said = sides, steps, poison, said
+        self._sides, self._steps_of, self._poison, self._tolerance, self._said = sides, steps, poison, tolerance, said
         self._examined: dict[tuple[int, str], tuple[int, Examination]] = {}
         self.found: list[Cause] = []
         self.non_finite: list[NonFinite] = []
@@ -47,39 +53,59 @@ class Causes:
 
     def divergence(self, pair: PairVerdict, left: Ran, right: Ran, until: int) -> PairVerdict:
         """The pair with the first node at which it parts within the first `until` steps, and what is wrong with the programs of its sides."""
+        native = sorted((ran for ran in (left, right) if ran.native), key=places_anew)
+        exact = is_exact(left, right)
+        causes = [] if exact else [self.examine(ran, until).cause for ran in native]
+        for ran in native:
+            self._audit(ran)
         if left.executable is None or right.executable is None:
             return pair.model_copy(update={"note": "a function has no nodes"})
+        cause = causes[0] if causes else None
+        if len(native) == 1 and left.identity == right.identity and cause is not None and cause.kind == "kernel":
+            # the oracle of the same program: a node that is wrong by itself is where they part
+            expected, found = cause.expected, cause.found
+            values = (found, expected) if left.native else (expected, found)
+            return _with(pair, Divergence(cause.place, *values))
         self._said(f"looking for the first node at which {left.name} and {right.name} part")
-        exact = is_exact(left, right)
-        tolerance = 0.0 if exact else max(tolerance_of(left.precision), tolerance_of(right.precision))
+        tolerance = max(tolerance_of(left.precision), tolerance_of(right.precision))
+        tolerance = 0.0 if exact else tolerance if self._tolerance is None else self._tolerance
         seen = [Seen(self._sides, ran.side, self._poison) for ran in (left, right)]
         mine, theirs = (self._steps(ran)[:until] for ran in (left, right))
-        found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
+        parted = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
         captured = [item.captured for item in seen]
-        if found.place is None and any(
-            captured
-        ):  # not what captures do: what the steps do, in the places that they have
+        within = parted.place is not None and captured[0] != captured[1]
+        if parted.place is None and any(captured):
+            # not what captures do: what the steps do, in the places that they have
             seen = [Seen(self._sides, _submitted(ran.side), self._poison) for ran in (left, right)]
-            found = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
-        native = sorted((ran for ran in (left, right) if ran.native), key=places_anew)
+            parted = first_divergence(seen[0], seen[1], mine, theirs, tolerance)
+        if exact:
+            for ran in native:
+                self._examine_exactly(ran, until, parted)
+            if within and not self.found:
+                self.found.append(_captured(parted, left.name if captured[0] else right.name, captured[0]))
         for ran in native:
-            self.examine(ran, until)
-            self._audit(ran)
-        for ran in native:
-            if not self.found and not self.non_finite:
+            if not (self.found or self.non_finite or self.addresses):
                 self.unrepeatable(ran, _LEAST_REPLAYS, until)
-        if (
-            exact
-            and not self.found
-            and found.place is not None
-            and captured[0] != captured[1]
-            and seen[0].captured != seen[1].captured
-        ):
-            self.found.append(_captured(found, left.name if captured[0] else right.name, captured[0]))
         blamed = self.found or self.non_finite or self.addresses
-        if not exact and not blamed and found.place is not None:
-            found = replace(found, note=_OTHERWISE)
-        return _with(pair, found)
+        if not exact and not blamed and parted.place is not None:
+            parted = replace(parted, note=_ROUNDED if left.identity == right.identity else _OTHERWISE)
+        return _with(pair, parted)
+
+    def _examine_exactly(self, ran: Ran, until: int, parted: Divergence) -> None:
+        """What is wrong at the node where two ways to run one program part: only that node's reference is asked. All nodes' where that says nothing."""
+        place = parted.place
+        if place is not None:
+            work = self._steps(ran)[: place.step + 1]
+            only = (place.step, place.node)
+            self._keep(examine(self._fresh(ran.side), ran.name, work, poison=self._poison, only=only))
+        if not (self.found or self.non_finite or self.addresses):
+            self.examine(ran, until)
+
+    def _keep(self, found: Examination) -> None:
+        if found.cause is not None and not _known(found.cause, self.found):
+            self.found.append(found.cause)
+        if found.non_finite is not None and found.non_finite.place not in [item.place for item in self.non_finite]:
+            self.non_finite.append(found.non_finite)
 
     def examine(self, ran: Ran, steps: int) -> Examination:
         """A side's program, node by node, over that many steps of the work at least."""
@@ -95,10 +121,7 @@ class Causes:
             unread = examine(self._fresh(ran.side), ran.name, work, state_poison=True)
             found = Examination(found.operators, found.cause, unread.non_finite)
         self._examined[key] = (steps, found)
-        if found.cause is not None and not _known(found.cause, self.found):
-            self.found.append(found.cause)
-        if found.non_finite is not None and found.non_finite.place not in [item.place for item in self.non_finite]:
-            self.non_finite.append(found.non_finite)
+        self._keep(found)
         return found
 
     def unrepeatable(self, ran: Ran, replays: int, steps: int) -> None:

@@ -17,9 +17,11 @@ from ostinato.tools.options import (
     ContextOption,
     DeviceOption,
     JsonOption,
+    LongestOption,
     MemoryLimitOption,
     ModelArgument,
     ModelOption,
+    OwnShapesOption,
     PolicyOption,
     PrecisionOption,
     SeedOption,
@@ -72,10 +74,7 @@ def compare_command(
     operators: Annotated[
         bool, typer.Option("--operators/--no-operators", help="The table of errors of every operator.")
     ] = True,
-    tokens: Annotated[
-        int | None,
-        typer.Option("--tokens", min=1, show_default=False, help="Length of the longest sequence; default 16."),
-    ] = None,
+    tokens: LongestOption = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -85,10 +84,7 @@ def compare_command(
             help="Allowed where bits may differ, in standard deviations of the outputs; default: as the dtypes have it.",
         ),
     ] = None,
-    shapes: Annotated[
-        str | None,
-        typer.Option("--shapes", show_default=False, help="Buckets to compile, name=sizes: B=1,T=128,512."),
-    ] = None,
+    shapes: OwnShapesOption = None,
     context: ContextOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

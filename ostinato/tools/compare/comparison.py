@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from ostinato.artifact import load_executable
-from ostinato.compiler import open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
@@ -33,6 +32,7 @@ from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.training.executable import TrainExecutable
+from ostinato.stages import open_device, open_model
 from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
@@ -137,6 +137,7 @@ def compare(
     if isinstance(target, Executable) and processes:
         raise ConfigError("another process cannot have this executable", hint="give the model or its path")
     asked = sides_of(modes, base)
+    functions = {side.name: named_function(side.function) for side in asked if side.function is not None}
     sides = Sides(opened, **_shapes(opened, tokens, buckets, context))
     executables = {side.name: _executable(sides, side) for side in asked if side.function is None}
     if not executables:
@@ -164,12 +165,12 @@ def compare(
     if processes:
         require_told(again, native, base)
 
-    ran = _run_all(asked, executables, cases, replays, poison, said)
+    ran = _run_all(asked, executables, functions, cases, replays, poison, said)
 
     def work(executable: Any) -> list[WorkStep]:
         return [step for case in cases for step in steps_of(executable, case)]
 
-    causes = Causes(sides, work, poison, said)
+    causes = Causes(sides, work, poison, tolerance, said)
     pairs = _pairs(ran, cases, tolerance, causes)
     for item in ran:
         if item.run.unrepeated is not None:
@@ -252,6 +253,7 @@ def _shapes(
 def _run_all(
     asked: Sequence[Side],
     executables: Mapping[str, TextExecutable | EmbedExecutable],
+    functions: Mapping[str, Callable[..., Any]],
     cases: Sequence[Case],
     replays: int,
     poison: bool,
@@ -266,10 +268,9 @@ def _run_all(
         few = _few(cases, affordable(executable, REFERENCE_BUDGET)) if reference or _in_numpy(executable) else cases
         runs[name] = run_side(executable, few, replays=1 if reference else replays, poison=poison)
     like = max((run.answers for run in runs.values()), key=lambda answers: len(answers.keys))
-    for side in asked:
-        if side.function is not None:
-            said(f"asking {side.name}")
-            runs[side.name] = run_function(named_function(side.function), side.name, cases, like, replays=replays)
+    for name, function in functions.items():
+        said(f"asking {name}")
+        runs[name] = run_function(function, name, cases, like, replays=replays)
     return [_ran(side, executables.get(side.name), runs[side.name]) for side in asked]
 
 

@@ -13,14 +13,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ostinato.ir.graph import Graph
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.settings import DEFAULT_SETTINGS
 from ostinato.runtime.executable import Executable
+from ostinato.tools.compare.differences import first_difference
 from ostinato.tools.compare.examine import node_place
-from ostinato.tools.compare.probe import bits_equal
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.sides import Side, Sides
 from ostinato.tools.compare.variants import in_plan
@@ -79,43 +78,17 @@ def first_divergence(
         if mine is None or theirs is None or not _alike(mine, theirs):
             return Divergence(None, 0.0, 0.0, "the sides run other entries, so that their nodes are not compared")
         graph = left.executable.program.graphs[mine.entry]
-        found = _first(graph, left.run(mine), right.run(theirs), mine, tolerance)
+        found = first_difference(graph, left.run(mine), right.run(theirs), graph.counts(mine.inputs), tolerance)
         if found is not None:
-            name, index, a, b = found
-            return Divergence(node_place(graph, graph.producers[name], mine.entry, number, name, index), a, b)
+            node = graph.producers[found.name]
+            place = node_place(graph, node, mine.entry, number, found.name, found.index)
+            return Divergence(place, found.left, found.right)
     return Divergence(None, 0.0, 0.0, "no result of a node differs when nodes are observed")
 
 
 def _alike(mine: WorkStep, theirs: WorkStep) -> bool:
     same = mine.entry == theirs.entry and mine.inputs.keys() == theirs.inputs.keys()
     return same and all(mine.inputs[name].shape == theirs.inputs[name].shape for name in mine.inputs)
-
-
-def _first(
-    graph: Graph, left: Mapping[str, Array], right: Mapping[str, Array], step: WorkStep, tolerance: float
-) -> tuple[str, tuple[int, ...], float, float] | None:
-    counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
-    for node in graph.nodes:
-        for value in node.results:
-            a, b = left.get(value.name), right.get(value.name)
-            if a is None or b is None or a.shape != b.shape:
-                continue
-            count = counts.get(value.type.axes[0]) if value.type.axes else None
-            a, b = (a, b) if count is None else (a[:count], b[:count])
-            if bits_equal(a, b) or not a.size:
-                continue
-            x, y = a.astype(np.float64), b.astype(np.float64)
-            with np.errstate(invalid="ignore"):
-                difference = np.abs(x - y)
-            difference = np.where(np.isnan(x) & np.isnan(y) | (x == y), 0.0, np.nan_to_num(difference, nan=np.inf))
-            finite = x[np.isfinite(x)]
-            limit = tolerance * float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-            if tolerance == 0 or float(difference.max()) > limit:
-                if not difference.max():  # zeros of two signs
-                    difference = np.signbit(x) != np.signbit(y)
-                index = tuple(int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
-                return value.name, index, float(x[index]), float(y[index])
-    return None
 
 
 def _left_behind(executable: Executable, plan: EntryPlan) -> Iterator[tuple[str, Array]]:

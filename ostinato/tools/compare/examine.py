@@ -17,7 +17,13 @@ from ostinato.ir.opdef import Tolerance
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.runtime.executable import Executable
-from ostinato.tools.compare.probe import bits_equal, first_changed
+from ostinato.tools.compare.differences import (
+    bits_equal,
+    difference_of,
+    first_changed,
+    place_of_largest,
+    root_mean_square,
+)
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.walk import Visit, Walk
 from ostinato.tools.compare.workload import WorkStep
@@ -65,10 +71,19 @@ class _Errors:
 
 
 def examine(
-    executable: Executable, side: str, steps: Sequence[WorkStep], *, poison: bool = True, state_poison: bool = False
+    executable: Executable,
+    side: str,
+    steps: Sequence[WorkStep],
+    *,
+    poison: bool = True,
+    state_poison: bool = False,
+    only: tuple[int, str] | None = None,
 ) -> Examination:
-    """Walks a fresh executable through the steps. `state_poison` fills the caches with NaN first, for kernels that read what nobody wrote; references are then
-    not asked, since a reference may read it too, and only values that are not finite are found."""
+    """Walks a fresh executable through the steps. `only` asks for the reference of one node, (number of the step, name), and of no other.
+
+    `state_poison` fills the caches with NaN first, for kernels that read what nobody wrote; references are then not asked, since a reference may read it too,
+    and only values that are not finite are found.
+    """
     walk = Walk(executable)
     walked = walk.executable
     if state_poison:
@@ -85,7 +100,8 @@ def examine(
             at = _At(graph, step.entry, number, visit)
             if cause is None and visit.spoilt:
                 cause = _overwritten(at, side)
-            expected = None if state_poison else walk.reference(step.entry, visit)
+            asks = not state_poison and only in (None, (number, visit.node.name))
+            expected = walk.reference(step.entry, visit) if asks else None
             if expected is not None:
                 found = _judge(at, expected, rows)
                 if cause is None and found is not None:
@@ -169,7 +185,7 @@ def _judge(at: _At, expected: tuple[Array, ...], rows: dict[tuple[str, str | Non
         if not found.size:
             continue
         errors = _errors(found, wanted, OP[node.op].tolerance.for_result(value.type.dtype), value.type)
-        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(errors.ratio)), errors.ratio.shape))
+        index = place_of_largest(errors.ratio)
         ratio = float(errors.ratio[index])
         finite = errors.difference[np.isfinite(errors.difference)]
         row.largest = max(row.largest, float(errors.difference.max()))
@@ -193,13 +209,8 @@ def _judge(at: _At, expected: tuple[Array, ...], rows: dict[tuple[str, str | Non
 
 
 def _errors(found: Array, wanted: Array, tolerance: Tolerance, kind: TensorType) -> _Errors:
-    a, b = found.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(a - b)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
-    finite = b[np.isfinite(b)]
-    typical = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    b = wanted.astype(np.float64)
+    difference, typical = difference_of(found, wanted), root_mean_square(wanted)
     size = np.where(np.isfinite(b), np.maximum(np.abs(b), typical), typical)
     allowed = tolerance.absolute * max(1.0, typical) + tolerance.relative * np.where(np.isfinite(b), np.abs(b), 0.0)
     ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
@@ -270,6 +281,8 @@ class _Taint:
                 self._origin[value.name] = before
                 continue
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(valid.astype(np.float64)))[0])
+            if expected is None and self._asks:
+                expected = self._walk.reference(at.entry, at.visit)
             self._origin[value.name] = NonFinite(
                 side=self._side,
                 place=at.place(number, index),

@@ -6,8 +6,6 @@ same work (`child.py`) and hands its report back, of which the digests are compa
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ostinato.ir.errors import BackendError, ConfigError
 from ostinato.tools.compare.sides import Side, parse_side
+from ostinato.tools.fresh_process import ask
 from ostinato.tools.schemas_compare import CompareReport, ProcessDigest
 
 __all__ = ["Again", "require_told", "run_processes"]
 
 _MODULE = "ostinato.tools.compare.child"
-_SHOWN = 3
 
 
 class Again(BaseModel):
@@ -67,24 +65,12 @@ def _is_told(side: Side, base: Side) -> bool:
 
 
 def _fresh(again: Again) -> CompareReport:
-    """The report of a process of its own, which ends with this call whatever happens."""
-    with subprocess.Popen(
-        [sys.executable, "-m", _MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            answer, told = process.communicate(again.model_dump_json())
-        except BaseException:  # an interrupt is the parent's to answer
-            process.kill()
-            raise
+    """The report of a process of its own."""
+    answer = ask(_MODULE, again.model_dump_json())
     try:
-        return CompareReport.model_validate_json(answer)
+        return CompareReport.model_validate_json(answer.text)
     except ValidationError:
-        last = " / ".join(told.strip().splitlines()[-_SHOWN:])
         raise BackendError(
-            f"a process that compares ended with {process.returncode}: {last or 'it said nothing'}",
+            f"a process that compares {answer.end}",
             hint="what runs here must be importable there too: functions, families and rows of one's own are not",
         ) from None

@@ -21,8 +21,8 @@ from ostinato.runtime.device import Buffer, Device
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
+from ostinato.tools.compare.differences import bits_equal, first_changed
 from ostinato.tools.compare.functions import asked
-from ostinato.tools.compare.probe import bits_equal, first_changed
 from ostinato.tools.compare.workload import Case, WorkStep, steps_of
 from ostinato.tools.schemas_compare import SideCounts
 
@@ -209,11 +209,11 @@ def counting(executable: Executable) -> Iterator[Counted]:
     """Has an executable ask a device that counts for what its runners need from now on."""
     device = executable.device
     counted = Counted(device)
-    executable.device = cast(Device, counted)
+    executable.runners.device = cast(Device, counted)
     try:
         yield counted
     finally:
-        executable.device = device
+        executable.runners.device = device
 
 
 def counts_of(executable: Executable, steps: Sequence[WorkStep], counted: Counted) -> SideCounts | None:

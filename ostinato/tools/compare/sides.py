@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from ostinato.artifact import load_executable
-from ostinato.compiler import Passes, open_device, open_model
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError
@@ -24,10 +23,11 @@ from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
+from ostinato.stages import Passes, open_device, open_model
 from ostinato.tools.compare.variants import VARIANTS, in_variant
 from ostinato.tools.programs import compile_model
 
-__all__ = ["ARTIFACT", "DEFAULT_SIDE", "EVERY", "Side", "Sides", "open_side", "parse_side"]
+__all__ = ["ARTIFACT", "DEFAULT_SIDE", "EVERY", "Side", "Sides", "load_artifact", "open_side", "parse_side"]
 
 ARTIFACT = ".ost"
 """How the name of a saved executable ends."""
@@ -175,7 +175,7 @@ def _hint(word: str) -> str:
 
 
 class Sides:
-    """Opens the sides of a model, or of one open executable. Devices and programs are made once and shared by all that are opened here."""
+    """Opens the sides of a model, or of one executable, open or saved. Devices and programs are made once and shared by all that are opened here."""
 
     def __init__(
         self,
@@ -187,6 +187,8 @@ class Sides:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """`buckets`, `context` and `logits` are those of `compile` and count for every side of a model. Raises what opening a model raises."""
+        if not isinstance(target, Executable | Model) and str(target).endswith(ARTIFACT):
+            target = load_artifact(target, DEFAULT_SIDE)
         self.model = None if isinstance(target, Executable) else open_model(target)
         self._options: dict[str, Any] = {"buckets": buckets, "context": context, "logits": logits, "progress": progress}
         self._devices: dict[tuple[object, ...], Device] = {}
@@ -251,6 +253,13 @@ def open_side(
     """One side, compiled and opened (`Sides` for several that share weights). Raises what `Sides.open` and `parse_side` raise."""
     chosen = parse_side(side) if isinstance(side, str) else side
     return Sides(target, buckets=buckets, context=context, logits=logits).open(chosen, observer)
+
+
+def load_artifact(path: str | os.PathLike[str], side: Side) -> Executable:
+    """The saved executable, on the device that a side says, where it says one: otherwise on that which it was compiled for. Raises what `load_executable`
+    raises."""
+    said = (side.device, side.threads, side.isa) != ("auto", 0, "auto")
+    return load_executable(path, device=open_device(side.device, side.threads, side.isa) if said else "auto")
 
 
 def _captured(base: Executable, capture: Sequence[str], observer: Observer | None) -> Executable:

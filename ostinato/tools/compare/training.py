@@ -25,11 +25,11 @@ from ostinato.runtime.training.checks import index_limits
 from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import sides_of
 from ostinato.tools.compare.causes import Causes
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest, root_mean_square
 from ostinato.tools.compare.runs import Answers, Counted, SideRun, Unrepeated, counting, counts_of, poison_memory
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
-from ostinato.tools.compare.verdicts import Ran, difference_of, identity_of, is_exact, tolerance_of
+from ostinato.tools.compare.verdicts import Ran, identity_of, is_exact, tolerance_of
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 from ostinato.tools.schemas_compare import CompareReport, Mismatch, PairVerdict, Verdict
@@ -84,7 +84,7 @@ def compare_training(
         made, result = _run(sides, side, work, 1 if side.mode == "reference" else replays, poison)
         ran.append(made)
         results.append(result)
-    causes = Causes(sides, lambda executable: list(work), poison, said)
+    causes = Causes(sides, lambda executable: list(work), poison, tolerance, said)
     pairs = []
     for (left, mine), (right, theirs) in combinations(zip(ran, results, strict=True), 2):
         pair = _judge(left, right, mine, theirs, tolerance)
@@ -219,10 +219,10 @@ def _judge(left: Ran, right: Ran, mine: _Result, theirs: _Result, tolerance: flo
         if bits_equal(values, other):
             continue
         equal = False
-        limit = 0.0 if exact else relative * _spread(oracle.tensors[name])
+        limit = 0.0 if exact else relative * root_mean_square(oracle.tensors[name])
         limit += 0.0 if exact or name not in learnable else 2 * oracle.learned
         difference = difference_of(values, other)
-        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
+        index = place_of_largest(difference)
         far = float(difference[index])
         ratio = far / limit if limit else np.inf
         if ratio > excess:
@@ -246,13 +246,6 @@ def _judge(left: Ran, right: Ran, mine: _Result, theirs: _Result, tolerance: flo
         first_divergent_node=None,
         compared=len(mine.tensors),
     )
-
-
-def _spread(values: Array) -> float:
-    """The size of a tensor's values: their root mean square, which a scalar has too."""
-    wide = np.asarray(values).astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
 
 
 def _apart(ran: Ran) -> Mismatch | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ostinato.ir.text import print_graph
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
-from ostinato.tools.compare.probe import bits_equal
+from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest
 from ostinato.tools.compare.runs import Answers, Key, SideRun
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Case
@@ -20,7 +20,6 @@ from ostinato.tools.schemas_compare import Mismatch, PairVerdict, Required, Verd
 __all__ = [
     "TOLERANCE",
     "Ran",
-    "difference_of",
     "first_wrong_step",
     "identity_of",
     "is_exact",
@@ -29,11 +28,11 @@ __all__ = [
     "tolerance_of",
 ]
 
-TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
+TOLERANCE = {"f32": 1e-3, "bf16": 1e-1}
 """Largest difference from the reference, in standard deviations of the reference's outputs.
 
-f32 sums of up to a few thousand terms in two orders, over tens of layers, stay an order of magnitude below; a wrong mask, position or weight
-row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
+f32 sums of up to a few thousand terms in two orders, over tens of layers, are off by some 1e-5 on usual ids; what a model makes of unusual ones can be twenty
+times as sensitive (SmolLM2, its first and last id in turn: two right units are 4e-4 apart). A wrong mask, position or weight row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
 """
 
 
@@ -138,14 +137,6 @@ def _common(left: Answers, right: Answers) -> list[Key]:
     return [key for key in left.keys if key in wanted]
 
 
-def difference_of(a: Array, b: Array) -> Array:
-    """Element by element in float64; a NaN on one side counts as infinite."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        found = np.abs(x - y)
-    return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(found, nan=np.inf))
-
-
 def _oracle(side: Ran) -> bool:
     return not side.native
 
@@ -160,6 +151,6 @@ def _worst(answers: Answers, keys: Sequence[Key], a: Array, b: Array, cases: Seq
     if not a.size:
         return None
     difference = difference_of(a, b)
-    row, element = (int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
+    row, element = place_of_largest(difference)
     left, right = float(a[row, element]), float(b[row, element])
     return mismatch_at(answers, keys[row], element, left, right, float(difference[row, element]), cases)

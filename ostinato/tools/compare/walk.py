@@ -22,7 +22,7 @@ from ostinato.ir.views import ViewTable, extent_of
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.runners import PlannedRunner
-from ostinato.tools.compare.probe import bits_equal, first_changed
+from ostinato.tools.compare.differences import bits_equal, first_changed
 
 __all__ = ["Spoilt", "Visit", "Walk"]
 
@@ -101,7 +101,7 @@ class _Run:
         self._graph = executable.program.graphs[entry]
         self._nodes = {node.name: node for node in self._graph.nodes}
         self._plan: EntryPlan = runner.loaded.plan
-        self._counts = {axis: int(inputs[name][0]) for axis, name in self._graph.extents}
+        self._counts = self._graph.counts(inputs)
         self._values: dict[str, Array] = {name: np.array(array) for name, array in inputs.items()}
         self._values |= {
             item.value.name: item.data for item in self._graph.with_role(Role.CONSTANT) if item.data is not None

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ostinato.compiler import open_device
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
 from ostinato.ir.ops import OP
 from ostinato.runtime.device import Device
+from ostinato.stages import open_device
 from ostinato.tools.conformance.environment import environment_of
 from ostinato.tools.conformance.objects import run_objects
 from ostinato.tools.conformance.operators import run_rows

@@ -22,6 +22,7 @@ from ostinato.tools.options import (
     EXIT_FAILED,
     PLANNED_SHAPES,
     ContextOption,
+    DisableOption,
     JsonOption,
     MemoryLimitOption,
     PolicyOption,
@@ -59,15 +60,7 @@ def diff_command(
     policy: PolicyOption = "balanced",
     target: TargetOption = "host",
     memory_limit: MemoryLimitOption = None,
-    disable: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--disable",
-            metavar="PASS",
-            show_default=False,
-            help="Leave an optional pass out; may be given several times.",
-        ),
-    ] = None,
+    disable: DisableOption = None,
     everything: Annotated[bool, typer.Option("--all", help=f"Print every line, not {MOST} of a kind.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ostinato.backend_hip.target import named_target
 from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
@@ -26,9 +25,7 @@ from ostinato.saving.read import is_artifact, read_artifact
 from ostinato.tools.options import parse_shapes
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.stages import file_stem
-from ostinato.tools.train.config import read_config
-from ostinato.tools.train.job import recipe_of, sketched
-from ostinato.training import plan_training
+from ostinato.tools.train.job import is_run, plan_of_run
 
 __all__ = ["KEYS", "Planning", "Subject", "open_subject"]
 
@@ -76,7 +73,7 @@ def open_subject(text: str, planning: Planning) -> Subject:
     path = Path(text)
     if is_artifact(text):
         return _artifact(path)
-    if path.is_file() and path.suffix.lower() == ".toml":
+    if path.is_file() and is_run(text):
         return _training(path, planning)
     if path.is_file() and path.suffix.lower() != ".gguf":
         return _file(path)
@@ -122,16 +119,7 @@ def _made_with(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _training(path: Path, planning: Planning) -> Subject:
-    """The planned step of a training run; its file says what it is, but for the target."""
-    config = read_config(path)
-    with sketched(config) as model:
-        planned = plan_training(
-            model,
-            recipe_of(config, config.made_optimizer()),
-            memory_limit=config.memory_limit,
-            target=named_target(planning.target),
-            policy=config.train.policy,
-        ).planned
+    planned = plan_of_run(path, planning.target).planned
     name = planned.lowered.name
     return Subject(
         str(path), "training", planned.program, {name: planned.lowered.graph}, {name: planned.lowered.decisions}

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ostinato.backend_hip.evidence.gates import BASELINE
-from ostinato.compiler import Entries, Lowered
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.evidence import Finding
 from ostinato.ir.ops import OP
@@ -25,6 +24,7 @@ from ostinato.ir.views import ViewTable, call_site, types_refusal
 from ostinato.passes.choice import RowChoice
 from ostinato.passes.pipeline import PipelineOptions, pipeline
 from ostinato.passes.policy import BALANCED, Policy, Promotion
+from ostinato.stages import Entries, Lowered
 from ostinato.tools.report import Report
 
 __all__ = [

@@ -11,9 +11,9 @@ import typer
 from ostinato.backend_hip.evidence.gates import PAIRS
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.vendor_screen import MOST_CANDIDATES
-from ostinato.compiler import open_device, open_model
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
+from ostinato.stages import open_device, open_model
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.evidence.measure import Setting
 from ostinato.tools.evidence.screening import screen_model, show_screening

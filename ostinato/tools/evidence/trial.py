@@ -19,12 +19,13 @@ import numpy as np
 
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.vendor_choices import vendor_choices
-from ostinato.compiler import open_device, open_model, plan_text_program
+from ostinato.compiler import plan_text_program
 from ostinato.ir.errors import OstinatoError
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import load_program
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import settle_route
+from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import Options
 from ostinato.tools.evidence.judge import FULL
 from ostinato.tools.evidence.workloads import (

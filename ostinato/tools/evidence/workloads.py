@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ostinato.compiler import Entries, Traced, trace
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
@@ -23,6 +22,7 @@ from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
+from ostinato.stages import Entries, Traced, trace
 
 __all__ = [
     "DEFAULT_WORKLOADS",

@@ -23,7 +23,6 @@ from ostinato.ir.types import Array
 from ostinato.planner.lower import plan_entry
 from ostinato.runtime.captured import CapturedSteps, named_ranges
 from ostinato.runtime.executable import Executable
-from ostinato.runtime.inputs import check_inputs
 from ostinato.runtime.loaded import LoadedSteps
 from ostinato.runtime.runners import EagerRunner
 from ostinato.runtime.traced import refuse_traced
@@ -83,8 +82,7 @@ def breakeven(
     for name in names:
         if begin is not None:
             begin(f"measuring {name}")
-        stand = executable.example_inputs(name) if inputs is None else {**executable.standing(name), **inputs}
-        measured.append(_measured(executable, name, check_inputs(executable.entries[name], stand), times))
+        measured.append(_measured(executable, name, executable.runners.inputs.settled(name, inputs), times))
     return BreakevenReport(
         model=str(executable.program.graphs[names[0]].name),
         device=executable.device.name,

@@ -16,7 +16,6 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.profile import chrome_json
 from ostinato.saving.read import is_artifact
 from ostinato.tools.artifacts import (
-    ARTIFACT_OPTIONS,
     HowToOpen,
     RecompileOption,
     TrustOption,
@@ -30,6 +29,7 @@ from ostinato.tools.options import (
     JsonOption,
     MemoryLimitOption,
     ModelOption,
+    ModelOrRunArgument,
     ModeOption,
     PolicyOption,
     PrecisionOption,
@@ -45,19 +45,11 @@ from ostinato.tools.profile.measure import needed_context, profile_entries, prof
 from ostinato.tools.profile.show import show_breakeven, show_profile
 from ostinato.tools.programs import LoadProgress, compile_model
 from ostinato.tools.train.config import read_config
-from ostinato.tools.train.job import sketched
+from ostinato.tools.train.job import is_run, sketched
 from ostinato.tools.train.step import make_step
 
 __all__ = ["breakeven_command", "profile_command"]
 
-ProfiledArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="A Hugging Face directory, a .gguf file, the name of an installed model package, an artifact (.ost), or the .toml file of a training run.",
-    ),
-]
 ProfiledShapes = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=1,128.")]
 EntriesOption = Annotated[
     str | None, typer.Option("--entry", show_default=False, help="Only the entry of this name, as `compile` lists it.")
@@ -87,7 +79,7 @@ _BY = ("operator", "layer", "step")
 
 def profile_command(
     invocation: typer.Context,
-    model: ProfiledArgument = None,
+    model: ModelOrRunArgument = None,
     model_option: ModelOption = None,
     shapes: ProfiledShapes = "B=1,T=1,128",
     entry: EntriesOption = None,
@@ -143,7 +135,7 @@ def profile_command(
 
 def breakeven_command(
     invocation: typer.Context,
-    model: ProfiledArgument = None,
+    model: ModelOrRunArgument = None,
     model_option: ModelOption = None,
     shapes: ProfiledShapes = "B=1,T=1,128",
     entry: EntriesOption = None,
@@ -205,11 +197,10 @@ def _opened(
         steps.begin(f"loading {name}")
         loading = LoadProgress(steps)
         if is_artifact(name):
-            read = _COMMON | ARTIFACT_OPTIONS | {"device", "mode", "threads", "cached"}
-            refuse_unread(invocation, f"{name} is an artifact", read)
             where = {"device": device, "mode": settings["mode"], "threads": settings["threads"]}
-            yield open_saved(name, how, progress=loading, **where).executable, steps
-        elif Path(name).suffix.lower() == ".toml":
+            opened = open_saved(invocation, name, how, _COMMON | {"mode", "cached"}, progress=loading, **where)
+            yield opened.executable, steps
+        elif is_run(name):
             refuse_unread(invocation, f"{name} is a training run", _COMMON)
             config = read_config(Path(name))
             with sketched(config) as model:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,15 +22,16 @@ from pydantic import ValidationError
 from ostinato.frontend.checkpoints.safetensors_file import read_safetensors_header
 from ostinato.ir.errors import ConfigError, OstinatoError, StaleArtifact, WeightsError
 from ostinato.ir.graph import Graph, GraphInput, Role
+from ostinato.ir.ops import OP
 from ostinato.ir.safetensors import file_blocks
 from ostinato.ir.text import parse_graph, print_graph
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.verify import verify
 from ostinato.ir.weights import WeightPart
 from ostinato.tools.repro.cut import Cut
-from ostinato.tools.repro.report import FORMAT, VERSION, ReproFile
+from ostinato.tools.repro.report import FORMAT, VERSION, Needs, ReproFile, required_text
 
-__all__ = ["Bundle", "need_new_folder", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "need_new_folder", "read_bundle", "require_code", "write_bundle"]
 
 _ABOUT, _GRAPH, _VALUES, _PLAN, _README = "repro.json", "graph.txt", "values.safetensors", "plan.json", "README.txt"
 _SAVED = "saved/"
@@ -86,6 +87,7 @@ def read_bundle(path: Path) -> Bundle:
     and what reading and verifying the graph raise.
     """
     about = _about(path)
+    require_code(about.needs, [f"operator {name}" for name in about.needs.operators if name not in OP])
     graph_text, values_file = _checked(path, about, _GRAPH), _checked(path, about, _VALUES)
     graph = parse_graph(_text(graph_text))
     verify(graph)
@@ -94,6 +96,16 @@ def read_bundle(path: Path) -> Bundle:
         missing = sorted(set(graph.outputs) - saved.keys())
         raise WeightsError(f"{values_file} has no saved values of {missing}", hint=_AGAIN)
     return Bundle(about, Cut(graph, values, about.rows, about.places), saved)
+
+
+def require_code(needs: Needs, missing: Sequence[str]) -> None:
+    """Raises `ConfigError` where code of the user's is missing that a bundle needs."""
+    if missing:
+        told = f" (it was {needs.extension})" if needs.extension else ""
+        raise ConfigError(
+            f"the bundle needs {', '.join(missing)}, which the library does not have",
+            hint=f"give --extension module:function, which adds them with ostinato.extend{told}",
+        )
 
 
 def _fill(folder: Path, bundle: Bundle, values: Mapping[str, Array], plan: str, name: str) -> ReproFile:
@@ -218,30 +230,26 @@ def _stored(tensor: TensorType) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
 
 
 def _readme(about: ReproFile, folder: str) -> str:
+    adds = about.needs.extension or "MODULE:FUNCTION"
     lines = [
         "A repro bundle of Ostinato: a few operators of a model, with the values that they read, that show a fault.",
         "",
         f"Fault     {about.fault}",
         f"Model     {about.model or '-'} (entry {about.entry}), not needed to run this",
-        f"Compares  {about.left} with {about.right}, "
-        + (
-            "bit for bit"
-            if about.absolute == about.relative == 0
-            else f"within {about.absolute:.3g} + {about.relative:.3g} * |left|"
-        ),
+        f"Compares  {about.left} with {about.right}, {required_text(about.absolute, about.relative)}",
         f"Expected  {about.expected}",
         f"Made on   {about.environment.target} ({about.environment.isa}), library {about.environment.library}",
         "",
         "Run it in the folder above this one (exit code 0: the expected outcome, 1: another one):",
         "",
-        f"    ostinato repro {folder}{' --extension MODULE:FUNCTION' if about.needs.any else ''}",
+        f"    ostinato repro {folder}{f' --extension {adds}' if about.needs.any else ''}",
         "",
     ]
     if about.needs.any:
         missing = [f"operator {name}" for name in about.needs.operators] + [f"row {name}" for name in about.needs.rows]
         lines += [
             f"It needs code that is not in the library: {', '.join(missing)}.",
-            "MODULE:FUNCTION names a function without arguments that adds it with ostinato.extend.",
+            f"{adds} names a function without arguments that adds it with ostinato.extend.",
             "",
         ]
     lines += [

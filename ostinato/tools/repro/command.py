@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from ostinato.tools.console import emit_json, facts, output, progress
-from ostinato.tools.options import EXIT_FAILED, DeviceOption, JsonOption
+from ostinato.tools.options import EXIT_FAILED, DeviceOption, ExtensionOption, JsonOption
 from ostinato.tools.repro.extension import extended
-from ostinato.tools.repro.report import ReproReport, shown_number
+from ostinato.tools.repro.report import ReproReport, required_text
 from ostinato.tools.repro.run import repro
 
 __all__ = ["repro_command", "show_repro"]
@@ -24,15 +24,7 @@ def repro_command(
         bool,
         typer.Option("--own-rows", help="Run with the rows that the device chooses, not those that the bundle names."),
     ] = False,
-    extension: Annotated[
-        str,
-        typer.Option(
-            "--extension",
-            metavar="MODULE:FUNCTION",
-            show_default=False,
-            help="A function without arguments that adds the operators and rows which the bundle needs; also FILE.py:FUNCTION.",
-        ),
-    ] = "",
+    extension: ExtensionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run a repro bundle without its model, and say whether what it states comes out: exit code 0 if so, 1 if not.
@@ -49,11 +41,7 @@ def repro_command(
 
 def show_repro(report: ReproReport, console: Console) -> None:
     """Prints the report."""
-    required = (
-        "bit for bit"
-        if report.absolute == report.relative == 0
-        else f"within {report.absolute:.3g} + {report.relative:.3g} * |left|"
-    )
+    required = required_text(report.absolute, report.relative)
     rows = [
         ("fault", report.fault),
         ("nodes", ", ".join(report.nodes)),
@@ -63,9 +51,7 @@ def show_repro(report: ReproReport, console: Console) -> None:
     ]
     if report.worst is not None:
         worst = report.worst
-        at = f"{worst.output}{list(worst.index)}"
-        values = f"left {shown_number(worst.left)}, right {shown_number(worst.right)}"
-        rows.append(("largest", f"{shown_number(worst.difference, 3)} at {at} ({values})"))
+        rows.append(("largest", f"{worst} (left {worst.left:.6g}, right {worst.right:.6g})"))
     if report.rows:
         rows.append(("rows", ", ".join(f"{node}@{row}" for node, row in report.rows.items())))
     if not report.same_environment:

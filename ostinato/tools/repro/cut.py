@@ -119,7 +119,7 @@ class Cut:
     @property
     def counts(self) -> Mapping[str, int]:
         """Valid rows of each counted axis."""
-        return {axis: int(self.values[name][0]) for axis, name in self.graph.extents}
+        return self.graph.counts(self.values)
 
     @property
     def nbytes(self) -> int:

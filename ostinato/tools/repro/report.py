@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
-from ostinato.tools.report import Report
+from ostinato.tools.report import Number, Report
 
 __all__ = [
     "FORMAT",
@@ -20,8 +19,7 @@ __all__ = [
     "ReproReport",
     "Way",
     "Worst",
-    "number",
-    "shown_number",
+    "required_text",
 ]
 
 FORMAT = "ostinato-repro"
@@ -32,20 +30,11 @@ Outcome = Literal["mismatch", "agreement", "not repeated"]
 """Left and right differ; they agree; right differs from itself."""
 
 
-Number = float | Literal["nan", "inf", "-inf"]
-"""JSON has no others."""
-
-
-def number(value: float) -> Number:
-    """A float as JSON can have it."""
-    if math.isfinite(value):
-        return value
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def shown_number(value: Number, digits: int = 6) -> str:
-    """For people."""
-    return value if isinstance(value, str) else f"{value:.{digits}g}"
+def required_text(absolute: float, relative: float) -> str:
+    """How near two values must be, for people."""
+    if absolute == relative == 0:
+        return "bit for bit"
+    return f"within {absolute:.3g}" + (f" + {relative:.3g} * |left|" if relative else "")
 
 
 class Worst(Report):
@@ -56,6 +45,9 @@ class Worst(Report):
     left: Number
     right: Number
     difference: Number
+
+    def __str__(self) -> str:
+        return f"{self.difference:.3g} at {self.output}{list(self.index)}"
 
 
 class Environment(Report):
@@ -132,3 +124,10 @@ class ReproReport(Report):
     runs: int
     worst: Worst | None
     same_environment: bool
+
+    def __str__(self) -> str:
+        stated = "as the bundle states" if self.ok else f"the bundle states {self.expected}"
+        lines = [f"{self.left} / {self.right}: {self.outcome}, {stated} ({', '.join(self.nodes)}, on {self.device})"]
+        if self.worst is not None:
+            lines.append(f"largest difference {self.worst}: {self.worst.left:.6g} / {self.worst.right:.6g}")
+        return "\n".join(lines)

@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from ostinato.backend_hip.user_rows import user_rows
-from ostinato.compiler import open_device
 from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.graph import Graph
 from ostinato.ir.interp import interpret
 from ostinato.ir.ops import OP, added_operators
+from ostinato.ir.step import device_class
 from ostinato.ir.types import Array
 from ostinato.runtime.device import Device
-from ostinato.tools.compare.probe import bits_equal
-from ostinato.tools.repro.bundle import Bundle, read_bundle
+from ostinato.stages import open_device
+from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest
+from ostinato.tools.repro.bundle import Bundle, read_bundle, require_code
 from ostinato.tools.repro.cut import Cut
-from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst, number
+from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst
 
 __all__ = ["judge", "needs_of", "repro", "run_way", "worst_of"]
 
@@ -37,10 +38,15 @@ def repro(
     about, opened = bundle.about, open_device(device)
     cut = Cut(bundle.cut.graph, bundle.cut.values, {} if own_rows else bundle.cut.rows, bundle.cut.places)
     _require(about.needs, cut)
+    made = about.environment
+    if cut.rows and device_class(made.device) != device_class(opened.name):
+        raise ConfigError(
+            f"the rows of the bundle are those of {made.target}, and this is {opened.target.name}",
+            hint="--own-rows (own_rows=True) takes the rows that this device chooses; --device runs it elsewhere",
+        )
     outcome, worst = judge(
         cut, bundle.saved, opened, about.left, about.right, about.absolute, about.relative, about.runs
     )
-    made = about.environment
     return ReproReport(
         ok=outcome == about.expected,
         path="" if isinstance(path, Bundle) else str(path),
@@ -107,22 +113,18 @@ def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) ->
             )
         if bits_equal(a, b) or not a.size:
             continue
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            difference = np.abs(x - y)
-            one_nan, both = np.isnan(x) != np.isnan(y), np.isnan(x) & np.isnan(y)
-            difference = np.where(one_nan, np.inf, np.where(both | (x == y), 0.0, difference))
-            beyond = difference - absolute - relative * np.nan_to_num(np.abs(x), posinf=0.0)
-        place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        difference = difference_of(a, b)
+        beyond = difference - absolute - relative * np.nan_to_num(np.abs(a.astype(np.float64)), posinf=0.0)
+        place = place_of_largest(beyond)
         exact = absolute == relative == 0
         if (exact and worst is None) or float(beyond[place]) > furthest:
             furthest = max(furthest, float(beyond[place]))
             worst = Worst(
                 output=name,
-                index=tuple(int(i) for i in place),
-                left=number(float(x[place])),
-                right=number(float(y[place])),
-                difference=number(float(difference[place])),
+                index=place,
+                left=float(a[place]),
+                right=float(b[place]),
+                difference=float(difference[place]),
             )
     return worst
 
@@ -142,9 +144,4 @@ def _require(needs: Needs, cut: Cut) -> None:
     missing += [
         f"row {name}" for name in needs.rows if name not in added and name.partition("@")[2] in cut.rows.values()
     ]
-    if missing:
-        told = f" (it was {needs.extension})" if needs.extension else ""
-        raise ConfigError(
-            f"the bundle needs {', '.join(missing)}, which the library does not have",
-            hint=f"give --extension module:function, which adds them with ostinato.extend{told}",
-        )
+    require_code(needs, missing)

@@ -28,10 +28,10 @@ from ostinato.ir.types import Array
 from ostinato.runtime.training.checkpoint import Checkpoints
 from ostinato.runtime.training.optimizer import Optimizer
 from ostinato.runtime.training.record import json_hash
-from ostinato.tools.train.config import NewModel, TrainConfig
+from ostinato.tools.train.config import NewModel, TrainConfig, read_config
 from ostinato.tools.train.data import texts_of
 from ostinato.tools.train.report import TrainPlanReport
-from ostinato.training import Recipe, plan_training
+from ostinato.training import PlannedTraining, Recipe, plan_training
 
 __all__ = [
     "CHECKPOINTS",
@@ -39,7 +39,9 @@ __all__ = [
     "METRICS",
     "MODEL",
     "export",
+    "is_run",
     "opened",
+    "plan_of_run",
     "planned",
     "recipe_of",
     "settings_of",
@@ -145,6 +147,27 @@ def planned(config: TrainConfig, target: str, memory: str | None, seconds_of: Ca
             memory=answer,
             message=message,
             seconds=seconds_of(),
+        )
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is that of the configuration of a training run: it ends in ".toml"."""
+    return name.lower().endswith(".toml")
+
+
+def plan_of_run(path: Path, target: str) -> PlannedTraining:
+    """The planned step of a training run: its file says everything but the target, which need not be here. No weight is loaded.
+
+    Raises what reading the configuration and `plan_training` raise.
+    """
+    config = read_config(path)
+    with sketched(config) as model:
+        return plan_training(
+            model,
+            recipe_of(config, config.made_optimizer()),
+            memory_limit=config.memory_limit,
+            target=named_target(target),
+            policy=config.train.policy,
         )
 
 

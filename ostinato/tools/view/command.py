@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ostinato.backend_hip.target import named_target
 from ostinato.frontend.model import load
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
@@ -24,6 +23,7 @@ from ostinato.tools.options import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    ModelOrRunArgument,
     PolicyOption,
     PrecisionOption,
     ShapesOption,
@@ -36,12 +36,10 @@ from ostinato.tools.profile.ceilings import Ceilings, measure_ceilings
 from ostinato.tools.profile.measure import profile_entries
 from ostinato.tools.programs import LoadProgress, compile_model, plan_buckets
 from ostinato.tools.schemas import ViewReport
-from ostinato.tools.train.config import read_config
-from ostinato.tools.train.job import recipe_of, sketched
+from ostinato.tools.train.job import is_run, plan_of_run
 from ostinato.tools.view.arena import Paper
 from ostinato.tools.view.pictures import DOT_MISSING, is_page, view
 from ostinato.tools.view.subjects import Viewable
-from ostinato.training import plan_training
 
 __all__ = ["view_command"]
 
@@ -74,16 +72,8 @@ class _Opener:
         self.steps.begin(f"planning {name}")
         if is_artifact(name):
             yield name
-        elif _is_run(name):
-            config = read_config(Path(name))
-            with sketched(config) as model:
-                yield plan_training(
-                    model,
-                    recipe_of(config, config.made_optimizer()),
-                    memory_limit=config.memory_limit,
-                    target=named_target(self.target),
-                    policy=config.train.policy,
-                )
+        elif is_run(name):
+            yield plan_of_run(Path(name), self.target)
         else:
             yield plan_buckets(load(name), parse_shapes(self.shapes), target=self.target, **self.how)
 
@@ -101,14 +91,7 @@ class _Opener:
 
 def view_command(
     invocation: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            show_default=False,
-            help="A Hugging Face directory, a .gguf file, the name of an installed model package, an artifact (.ost), or the .toml file of a training run.",
-        ),
-    ] = None,
+    model: ModelOrRunArgument = None,
     model_option: ModelOption = None,
     shapes: ShapesOption = PLANNED_SHAPES,
     context: ContextOption = None,
@@ -192,14 +175,10 @@ def view_command(
     emit_json(report) if as_json else _show(report)
 
 
-def _is_run(name: str) -> bool:
-    return Path(name).suffix.lower() == ".toml"
-
-
 def _refuse(invocation: typer.Context, name: str, measured: bool) -> None:
     """Raises `ConfigError` for options that would be left unread."""
-    if measured and (is_artifact(name) or _is_run(name)):
-        kind, open_it = ("a training run", "train_step") if _is_run(name) else ("an artifact", "load_executable")
+    if measured and (is_artifact(name) or is_run(name)):
+        kind, open_it = ("a training run", "train_step") if is_run(name) else ("an artifact", "load_executable")
         raise ConfigError(
             f"{name} is {kind}, --profile takes a model",
             hint=f"in Python: exe = ostinato.{open_it}(...), then ostinato.view(exe, path, profile=exe.profile())",
@@ -208,7 +187,7 @@ def _refuse(invocation: typer.Context, name: str, measured: bool) -> None:
         refuse_unread(invocation, "--profile runs the model where it is", _PROFILED)
     elif is_artifact(name):
         refuse_unread(invocation, f"{name} is an artifact", _SAVED)
-    elif _is_run(name):
+    elif is_run(name):
         refuse_unread(invocation, f"{name} is a training run", _TRAINED)
     else:
         refuse_unread(invocation, f"{name} is planned and not run", _PLANNED, "leave them out, or add --profile")

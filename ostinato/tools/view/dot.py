@@ -8,6 +8,8 @@ nothing else hangs on them: DOT reads markup, ports and escapes into an identifi
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections import Counter
 
 import graphviz
@@ -18,7 +20,10 @@ from ostinato.ir.text import format_name
 from ostinato.ir.types import TensorType
 from ostinato.tools.view.repeats import Repeat, find_repeats
 
-__all__ = ["graph_to_dot", "render"]
+__all__ = ["PATIENCE", "graph_to_dot", "render"]
+
+PATIENCE = 60.0
+"""Seconds that `dot` is waited for, for each picture."""
 
 _INK, _PAPER, _FRAME, _WIRE = "#1f2933", "#ffffff", "#7b8794", "#52606d"
 _COLOURS = {
@@ -41,16 +46,27 @@ def graph_to_dot(graph: Graph, repeats: tuple[Repeat, ...] | None = None) -> str
 
 
 def render(dot: str, form: str = "svg") -> bytes:
-    """The picture of DOT text ("svg", "png" or "pdf"). Raises `BackendError` where graphviz' `dot` is missing or refuses the text."""
-    try:
-        return bytes(graphviz.Source(dot).pipe(format=form))
-    except graphviz.ExecutableNotFound:
+    """The picture of DOT text ("svg", "png" or "pdf"). Raises `BackendError` where graphviz' `dot` is missing, refuses the text, or does not come to an end: it
+    may take hours for some hundreds of nodes that read far back."""
+    program = shutil.which("dot")
+    if program is None:
         raise BackendError(
             "the program `dot` was not found",
             hint="install graphviz (Debian, Ubuntu: apt install graphviz); the DOT file does without it",
+        )
+    try:
+        made = subprocess.run(
+            [program, f"-T{form}"], input=dot.encode(), capture_output=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BackendError(
+            f"`dot` has drawn no {form} within {PATIENCE:g} seconds",
+            hint='the report draws a graph of any size: name a file that ends in ".html"; the DOT file is there',
         ) from None
-    except graphviz.CalledProcessError as error:
-        raise BackendError(f"`dot` failed: {error}", hint="render the DOT file by hand to see more") from None
+    if made.returncode:
+        said = made.stderr.decode(errors="replace").strip()
+        raise BackendError(f"`dot` failed: {said}", hint="render the DOT file by hand to see more")
+    return made.stdout
 
 
 class _Drawing:

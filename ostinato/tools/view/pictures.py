@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError
-from ostinato.ir.files import write_bytes, write_text
+from ostinato.ir.files import named_path, write_bytes, write_text
 from ostinato.runtime.profile import Profile
 from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.stages import file_stem
@@ -68,22 +69,34 @@ def view(
     Returns what was drawn of each entry. Raises `ConfigError` for a subject that is none of these, a place that cannot be written, a profile of another plan,
     and options of the report for a folder; `ArtifactError` for a damaged artifact; `BackendError` when `dot` fails.
     """
-    given: Any = path  # callers are not type-checked
-    if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"the path is {given!r}", hint="name a file that ends in .html, or a folder for pictures")
+    place = named_path(path)
+    profiles = _options(title, profile, ceilings, paper)
     found = subject_of(subject)
     if not is_page(path):
         options = (("title", title), ("profile", profile), ("ceilings", ceilings), ("before", before))
-        if unread := [name for name, value in options if value]:
+        if unread := [name for name, value in options if value is not None]:
             raise ConfigError(f"pictures have no {', '.join(unread)}", hint='name a file that ends in ".html"')
-        return tuple(_write(entry, Path(path), paper) for entry in found.entries)
+        return tuple(_write(entry, place, paper) for entry in found.entries)
     if paper is not None:
         raise ConfigError("a report has no size on paper", hint="name a folder for pictures")
-    profiles = {profile.entry: profile} if isinstance(profile, Profile) else profile
     earlier = None if before is None else subject_of(before)
     data = page_data(found, title or found.title, profiles=profiles, ceilings=ceilings, before=earlier)
-    file = write_text(Path(path), report_page(data))
+    file = write_text(place, report_page(data))
     return tuple(_picture(entry, (file,)) for entry in found.entries)
+
+
+def _options(title: Any, profile: Any, ceilings: Any, paper: Any) -> Mapping[str, Profile] | None:
+    """The profiles by entry. Raises `ConfigError` for options that are not what they are said to be: callers are not type-checked."""
+    kinds = (("title", title, str), ("ceilings", ceilings, Ceilings), ("paper", paper, Paper))
+    for name, value, kind in kinds:
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(f"{name} is {shown(value)}", hint=f"give a {kind.__name__}, or leave it out")
+    profiles = {profile.entry: profile} if isinstance(profile, Profile) else profile
+    if profiles is None:
+        return None
+    if not isinstance(profiles, Mapping) or not all(isinstance(value, Profile) for value in profiles.values()):
+        raise ConfigError(f"profile is {shown(profile)}", hint="give what exe.profile() returns, or several by entry")
+    return profiles
 
 
 def _write(entry: Entry, folder: Path, paper: Paper | None) -> EntryPicture:

@@ -6,6 +6,7 @@ The data of the page is made here, by the modules that know each part; the asset
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ostinato.ir.errors import ConfigError
@@ -13,7 +14,7 @@ from ostinato.ir.version import VERSION
 from ostinato.runtime.profile import Profile
 from ostinato.tools.page import asset, render_page
 from ostinato.tools.profile.ceilings import Ceilings
-from ostinato.tools.view.diff_data import DiffSide, diff_data
+from ostinato.tools.view.diff_data import diff_data
 from ostinato.tools.view.graph_data import graph_data
 from ostinato.tools.view.plan_data import memory_data, plan_data
 from ostinato.tools.view.strings import Strings
@@ -67,8 +68,7 @@ def page_data(
         raise ConfigError(f"profiles of {', '.join(measured)}, which are not planned here", hint=f"planned: {known}")
     diff = None
     if before is not None:
-        sides = DiffSide(before_title, before.graphs, before.plan), DiffSide(title, subject.graphs, subject.plan)
-        diff = diff_data(*sides, strings)
+        diff = diff_data(replace(before, title=before_title), replace(subject, title=title), strings)
     return {
         "version": PAGE_VERSION,
         "ostinato": VERSION,

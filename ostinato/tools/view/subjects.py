@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ostinato.compiler import Lowered, Planned, Traced
 from ostinato.embedder import Embedder
 from ostinato.frontend.model import Model
 from ostinato.frontend.source import CheckpointSource
@@ -22,6 +21,7 @@ from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.saving.read import is_artifact, read_artifact
+from ostinato.stages import Lowered, Planned, Traced
 from ostinato.training import PlannedTraining, TracedTraining
 
 __all__ = ["Entry", "Subject", "Viewable", "subject_of"]
@@ -68,6 +68,11 @@ class Subject:
     def graphs(self) -> dict[str, Graph]:
         """The graphs by entry."""
         return {entry.name: entry.graph for entry in self.entries}
+
+    @property
+    def decisions(self) -> dict[str, Mapping[str, Decision]]:
+        """Why nodes run as they do, by entry."""
+        return {entry.name: entry.decisions for entry in self.entries}
 
 
 def subject_of(given: Viewable) -> Subject:

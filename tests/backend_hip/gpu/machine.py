@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ostinato.backend_hip import _native
+from ostinato.backend_hip.emulator.machine import CACHE as CACHE  # for the tests that import it from here
 from ostinato.backend_hip.emulator.machine import EmulatedGpu, emulated_gpu
 from ostinato.ir.types import Array
-
-CACHE = Path(tempfile.gettempdir()) / f"ostinato-emulated-kernels-{os.getuid()}"
 
 # error numbers of HIP that tests inject
 INVALID_VALUE, OUT_OF_MEMORY, LAUNCH_FAILURE, CAPTURE_INVALIDATED = 1, 2, 719, 901

@@ -10,7 +10,8 @@ import pytest
 from ostinato.backend_hip import _native
 from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.ir.step import Region, StepKind
-from ostinato.runtime.conformance import CaptureReport, PlacedMemory, TableFacts, examine_capture
+from ostinato.runtime.capture_report import CaptureReport
+from ostinato.runtime.conformance import PlacedMemory, TableFacts, examine_capture
 from ostinato.runtime.device import ResolvedStep
 from tests.backend_hip.gpu.machine import Memory
 from tests.runtime.capture_plans import BASES, DEVICE, SHAPE, Captured, small_plan

@@ -19,7 +19,7 @@ from ostinato.tools.bisect.show import show_bisection
 from ostinato.tools.bisect.steps import Seen
 from ostinato.tools.console import output
 from ostinato.tools.repro.run import repro
-from tests.faults import FAULTS, Bench, Fault, found, wrong_kernel
+from tests.faults import FAULTS, Bench, Fault, found, nondeterminism, wrong_kernel
 from tests.frontend.small_families import small_model
 
 NOTHING = Decisions((), lambda kept: pytest.fail("there is nothing to make"), {})
@@ -166,3 +166,10 @@ def test_a_folder_that_is_there_is_refused_before_anything_runs(bench: Bench, tm
     with pytest.raises(ost.ConfigError, match="is there already"):
         ost.bisect("no such model", output=tmp_path)
     assert (tmp_path / "kept").read_text(encoding="utf-8") == "mine"
+
+
+def test_no_plainer_row_is_offered_where_there_is_none(bench: Bench) -> None:
+    with nondeterminism(bench) as planted:
+        (culprit,) = bench.bisect(planted).culprits
+    assert culprit.row == "wobble@reference"
+    assert culprit.workaround == "mend the row: there is no plainer one"

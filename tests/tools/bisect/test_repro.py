@@ -85,7 +85,7 @@ def test_a_fault_that_is_mended_is_another_outcome(ostinato: Run, lifetime: Path
 
 
 def test_code_of_the_users_is_asked_for_and_given(ostinato: Run, kernel: Path, tmp_path: Path) -> None:
-    assert "ostinato repro bundle --extension MODULE:FUNCTION" in (kernel / "README.txt").read_text(encoding="utf-8")
+    assert "ostinato repro bundle --extension mine:rows" in (kernel / "README.txt").read_text(encoding="utf-8")
     refused = ostinato("repro", kernel, "--device", "cpu")
     assert refused.code == 2
     assert "needs row linear_swiglu@mine" in refused.err
@@ -195,6 +195,14 @@ def test_what_does_not_fit_is_told(
     _rewritten(folder, lambda about: about.update(change))
     with pytest.raises(error, match=message):
         ost.repro(folder, device=DEVICE)
+
+
+def test_rows_of_another_kind_of_device_are_not_taken_unasked(lifetime: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(lifetime, tmp_path / "gpu")
+    _rewritten(folder, lambda about: about["environment"].update(device="hip:0", target="gfx942"))
+    with pytest.raises(ost.ConfigError, match="the rows of the bundle are those of gfx942"):
+        ost.repro(folder, device=DEVICE)
+    assert ost.repro(folder, device=DEVICE, own_rows=True).ok  # places are wrong with any rows
 
 
 def test_what_is_no_bundle_is_told(ostinato: Run, lifetime: Path, tmp_path: Path) -> None:

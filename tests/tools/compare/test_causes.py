@@ -22,7 +22,7 @@ from ostinato.tools.schemas_compare import CompareReport
 from tests.faults import FAULTS, Bench, Fault, Planted
 
 
-def compared(bench: Bench, planted: Planted) -> CompareReport:
+def compared(bench: Bench, planted: Planted, edges: bool = True) -> CompareReport:
     """The two sides of a planted fault, compared."""
     opened = isinstance(planted.target, Executable)
     sides = [
@@ -30,7 +30,7 @@ def compared(bench: Bench, planted: Planted) -> CompareReport:
         for name, side in (("left", planted.left), ("right", planted.right))
     ]
     buckets, context = (None, None) if opened else ({"B": [1], "T": [bench.tokens]}, 2 * bench.tokens)
-    return compare(planted.target, sides, replays=2, operators=False, buckets=buckets, context=context)
+    return compare(planted.target, sides, replays=2, operators=False, edges=edges, buckets=buckets, context=context)
 
 
 def kernel(report: CompareReport, planted: Planted) -> bool:

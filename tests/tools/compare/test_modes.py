@@ -12,7 +12,8 @@ import pytest
 import ostinato as ost
 from ostinato.ir.types import Array
 from ostinato.tools.compare import compare
-from ostinato.tools.compare.probe import Probe, bits_equal, first_difference
+from ostinato.tools.compare.differences import bits_equal, first_difference
+from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.variants import VARIANTS, in_variant
 from ostinato.tools.compare.workload import make_workload
 
@@ -86,6 +87,41 @@ def test_the_target_is_a_model_a_path_or_an_executable(tiny: Path, executable: o
 def test_options_of_the_wrong_kind_are_refused(executable: ost.TextExecutable, options: dict[str, Any]) -> None:
     with pytest.raises(ost.ConfigError, match=next(iter(options))):
         compare(executable, **options)
+
+
+def test_two_oracles_part_at_a_node_too(tiny: Path) -> None:
+    sides = ("reference", "dtype=bf16,mode=reference")
+    report = compare(str(tiny), sides, tolerance=0.0, tokens=4, edges=False, operators=False, device="cpu")
+    (pair,) = report.pairs
+    assert (pair.verdict, pair.required) == ("mismatch", "within contract")
+    assert pair.divergence is not None
+    assert not report.causes
+    assert compare(str(tiny), sides, tokens=4, edges=False, operators=False, device="cpu").ok
+
+
+def test_an_artifact_is_a_side_and_a_target(tiny: Path, tmp_path: Path) -> None:
+    shape = {"B": [2], "T": [4]}
+    file = tmp_path / "model.ost"
+    ost.compile(str(tiny), buckets=shape, context=8, device="cpu").save(file)
+    report = compare(str(tiny), ("planned", str(file)), buckets=shape, context=8, replays=1, device="cpu")
+    assert report.ok, str(report)
+    (pair,) = report.pairs
+    assert pair.required == pair.verdict == "bit-equal", "the decisions are the same"
+    again = compare(file, ("eager", "planned"), replays=1)
+    assert again.ok, str(again)
+    assert again.model == str(file)
+
+
+def test_a_program_that_computes_values_again_is_bit_equal_to_one_that_keeps_them(tiny: Path) -> None:
+    shape = {"B": [2], "T": [8]}
+    plain = ost.compile(str(tiny), buckets=shape, context=8, device="cpu")
+    limit = plain.memory.arena - 1
+    sides = ("planned", f"memory_limit={limit}", f"memory_limit={limit},mode=no-reuse")
+    report = compare(str(tiny), sides, buckets=shape, context=8, replays=1, device="cpu")
+    assert report.ok, str(report)
+    assert {pair.verdict for pair in report.pairs} == {"bit-equal"}
+    steps = {side.name: side.counts.steps for side in report.sides if side.counts is not None}
+    assert steps["planned"] < steps[f"memory_limit={limit}"] == steps[f"memory_limit={limit},mode=no-reuse"]
 
 
 def test_the_public_name_is_the_same_function() -> None:
@@ -197,7 +233,7 @@ def test_every_mode_can_be_observed_and_the_first_difference_is_named(executable
     probes = {mode: Probe(executable, mode) for mode in VARIANTS if mode != "captured"}
     for step in work:
         graph = executable.program.graphs[step.entry]
-        counts = {axis: int(step.inputs[name][0]) for axis, name in graph.extents}
+        counts = graph.counts(step.inputs)
         seen = {mode: probe.run(step.entry, step.inputs) for mode, probe in probes.items()}
         assert set(seen["planned"]) & set(seen["eager"]), "some values are observed in both"
         for mode in ("planned", "guarded", "no-reuse"):
@@ -207,7 +243,9 @@ def test_every_mode_can_be_observed_and_the_first_difference_is_named(executable
         name = next(value.name for node in graph.nodes[4:] for value in node.results if value.name in seen["planned"])
         seen["planned"][name] = seen["planned"][name].copy()
         seen["planned"][name].reshape(-1)[0] += 1
-        assert first_difference(graph, seen["eager"], seen["planned"], counts, 0.0) == name
+        found = first_difference(graph, seen["eager"], seen["planned"], counts, 0.0)
+        assert found is not None
+        assert (found.name, set(found.index)) == (name, {0})
 
 
 def test_bits_are_compared_not_values() -> None:

@@ -305,7 +305,7 @@
             },
           },
           element("i", { style: `width:${((100 * map.bytes[place]) / largest).toFixed(1)}%` }),
-          element("span.name", {}, this.label(place, this.step)),
+          element("span.name", {}, element("bdi", {}, this.label(place, this.step))),
           element("span.much", {}, bytes(map.bytes[place])),
         ),
       );

@@ -96,16 +96,10 @@ const ostinato = (() => {
       for (const listener of listeners.get(event) || []) listener(value);
     },
     open(name) {
-      const index = data.entries.findIndex((entry) => entry.name === name);
-      if (index < 0 || index === current) return;
-      current = index;
-      bus.selection = null;
-      bus.emit("entry", bus.entry());
-      bus.emit("select", null);
-      remember(false);
+      if (enter(name)) remember(true);
     },
     select(chosen) {
-      if (chosen && chosen.entry !== undefined) bus.open(chosen.entry);
+      if (chosen && chosen.entry !== undefined) enter(chosen.entry);
       const before = bus.selection;
       const resolve = ostinato.resolver || ((entry, name) => name);
       bus.selection = chosen ? { ...chosen, node: resolve(bus.entry(), chosen.node), entry: bus.entry().name } : null;
@@ -119,27 +113,50 @@ const ostinato = (() => {
     show,
   };
 
-  // --- the address: #entry=...&node=...&upper=...&lower=..., so that what is looked at can be linked to
+  // Looks at another entry; says whether it is one.
+  function enter(name) {
+    const index = data.entries.findIndex((entry) => entry.name === name);
+    if (index < 0 || index === current) return false;
+    current = index;
+    bus.selection = null;
+    bus.emit("entry", bus.entry());
+    bus.emit("select", null);
+    return true;
+  }
+
+  // --- the address: #entry=...&node=...&upper=...&lower=..., so that what is looked at can be linked to. What follows at once, as while a key is held, is one
+  // step of the history: browsers refuse more than some a second.
+
+  const SETTLED = 250;
+  let written = -Infinity, waiting = 0;
+
+  function write(step, hash) {
+    written = performance.now();
+    if (step) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+  }
 
   function remember(step) {
     if (restoring) return;
+    clearTimeout(waiting);
     const said = new URLSearchParams();
     if (data.entries.length > 1) said.set("entry", bus.entry().name);
     if (bus.selection) said.set("node", bus.selection.node);
     for (const dock of ["upper", "lower"]) if (docks[dock].shown) said.set(dock, docks[dock].shown);
     const hash = `#${said}`;
     if (hash === location.hash) return;
-    if (step) history.pushState(null, "", hash);
-    else history.replaceState(null, "", hash);
+    if (performance.now() - written < SETTLED) waiting = setTimeout(write, SETTLED, false, hash);
+    else write(step, hash);
   }
 
   function restore() {
     const said = new URLSearchParams(location.hash.slice(1));
+    clearTimeout(waiting);
     restoring = true;
-    if (said.has("entry")) bus.open(said.get("entry"));
+    enter(said.get("entry") ?? data.entries[0].name);
     for (const dock of ["upper", "lower"]) if (panels.has(said.get(dock))) show(said.get(dock), dock);
     if (panels.has(said.get("panel"))) show(said.get("panel"));
-    if (said.has("node") || bus.selection) bus.select(said.has("node") ? { node: said.get("node") } : null);
+    if (said.get("node") || bus.selection) bus.select(said.get("node") ? { node: said.get("node") } : null);
     restoring = false;
   }
 
@@ -150,6 +167,7 @@ const ostinato = (() => {
     if (!spec || !spec.shown) return;
     const dock = docks[where || spec.place];
     if (spec.place !== dock.name) moveTo(id, dock);
+    if (!restoring) document.body.classList.remove(dock.name === "upper" ? "only-lower" : "only-upper");
     dock.shown = id;
     for (const [other, tab] of dock.tabs) tab.setAttribute("aria-selected", other === id);
     for (const child of dock.body.children) child.hidden = child.dataset.panel !== id;

@@ -16,7 +16,7 @@
       this.what = "nodes";
       this.figures = element("div.changes");
       this.maps = ["before", "after"].map((side) => {
-        const canvas = element("canvas", { tabindex: "0", "aria-label": `The arena ${side}` });
+        const canvas = element("canvas", { "aria-label": `The arena ${side}` });
         return { side, canvas, title: element("div.side-title"), stage: element("div.stage", {}, canvas) };
       });
       this.legend = element("div.legend");

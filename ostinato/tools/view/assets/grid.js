@@ -1,4 +1,5 @@
-// A table of any number of rows: only those in sight are elements. Sorted by a click on a column's name, searched, and copied as CSV.
+// A table of any number of rows: only those in sight are elements. Sorted by a click on a column's name, searched, and copied as CSV. The up and down keys pick
+// the row before and after the one that was picked last.
 "use strict";
 
 ostinato.Grid = class Grid {
@@ -27,6 +28,7 @@ ostinato.Grid = class Grid {
       element("div.bar", {}, ...extra, element("span.search", {}, this.search), this.status, element("span.room"), note || "", this.copied),
       this.scroll,
     );
+    this.scroll.addEventListener("keydown", (event) => this.key(event));
     this.draw = ostinato.plots.framed(() => this.paint());
     new ResizeObserver(() => this.draw()).observe(this.scroll);
   }
@@ -113,7 +115,7 @@ ostinato.Grid = class Grid {
             role: "row",
             "aria-selected": String(Boolean(this.picked && this.picked(row))),
             style: `top: ${index * height}px`,
-            onclick: () => this.pick && this.pick(row),
+            onclick: () => this.choose(row),
           },
           ...this.columns.map((column) => {
             const shown = column.show ? column.show(row) : this.text(row, column);
@@ -123,6 +125,23 @@ ostinato.Grid = class Grid {
       );
     }
     this.body.replaceChildren(...made);
+  }
+
+  choose(row) {
+    if (!this.pick) return;
+    this.last = row;
+    this.pick(row);
+  }
+
+  key(event) {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by || !this.pick || event.target !== this.scroll) return;
+    event.preventDefault();
+    const marked = this.picked && this.last && this.picked(this.last) ? this.last : this.shown.find((row) => this.picked && this.picked(row));
+    const row = this.shown[Math.max(0, marked ? this.shown.indexOf(marked) + by : 0)];
+    if (!row) return;
+    this.choose(row);
+    this.reveal(row);
   }
 
   /** Scrolls to a row, if it is listed. */

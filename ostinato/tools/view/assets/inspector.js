@@ -56,7 +56,7 @@
     if (name === null) return overview(entry);
     const graph = entryGraph(entry);
     const node = graph.byName.get(name);
-    if (!node) return outsider(graph, name);
+    if (!node) return outsider(entry, graph, name);
     const repeat = graph.home[node.index];
     const stretch = repeat ? ostinato.stretchOf(graph, node) : -1;
     const turn = (to) => ostinato.bus.select({ node: ostinato.twin(graph, node, (to + repeat.count) % repeat.count).name });
@@ -68,7 +68,7 @@
         node.attributes && ["attributes", element("code", {}, node.attributes)],
         node.line && ["line", element("code", {}, node.line)],
         ["node", `${ostinato.count(node.index)} of ${ostinato.count(graph.nodes.length)}`],
-        graph.clones[node.name] && ["computes again", link(graph.clones[node.name])],
+        graph.clones.has(node.name) && ["computes again", link(graph.clones.get(node.name))],
       ]),
       repeat && element("div.stretch", {},
         element("button", { onclick: () => turn(stretch - 1), "aria-label": "The same node of the stretch before" }, "‹"),
@@ -77,9 +77,11 @@
     );
   }
 
-  function outsider(graph, name) {
+  function outsider(entry, graph, name) {
     const input = graph.inputByName.get(name);
-    if (!input) return element("div", {}, element("p.title", {}, name), element("p.soft", {}, "A step of the plan that is no node of this graph."));
+    const planned = entry.plan && entry.plan.steps.node.some((step) => text(step) === name);
+    const said = planned ? "A step of the plan that is no node of this graph." : `${entry.name} has no node or value of this name.`;
+    if (!input) return element("div", {}, element("p.title", {}, name), element("p.soft", {}, said));
     return element("div", {}, element("p.title", {}, name), facts([["role", input.role], ["type", element("code", {}, input.type)]]));
   }
 

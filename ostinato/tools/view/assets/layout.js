@@ -1,4 +1,4 @@
-// Places boxes in layers: ostinato.layout(items, edges) -> {width, height}; items get x, y (centres), edges get `points`.
+// Places boxes in layers: ostinato.layout(items, edges, framed, longest) -> {width, height}; items get x, y (centres), edges get `points`.
 //
 // item: {w, h, block}: blocks lie above one another in order, those with `frames[block]` get room for a frame.
 // edge: {from, to, kind}: "flow" goes down through the layers and shapes the layout; "arc" and "carried" are drawn past it.
@@ -9,7 +9,7 @@
 "use strict";
 
 (() => {
-  const GAP_X = 26, GAP_Y = 34, FRAME_TOP = 54, FRAME_BOTTOM = 22, LANE = 9, SWEEPS = 7;
+  const GAP_X = 26, GAP_Y = 34, FRAME_TOP = 54, FRAME_BOTTOM = 22, LANE = 9, SWEEPS = 7, MOST_PASSED = 3000;
 
   function rank(items, edges, blocks) {
     const into = new Map(items.map((item) => [item, []]));
@@ -118,14 +118,16 @@
     }
   }
 
-  // A straight way down for each edge that passes layers: the free place that is nearest to both ends. Short edges choose first.
-  function lanes(edges, layers) {
+  // A straight way down for each edge that passes layers: the free place that is nearest to both ends. Short edges choose first. Those that pass more than
+  // `longest` layers have none, nor those that pass so many boxes that looking at all of them for each edge would take minutes.
+  function lanes(edges, layers, longest) {
     const blocked = layers.map((layer) => layer.map((item) => [item.x - item.w / 2 - LANE, item.x + item.w / 2 + LANE]));
-    const long = edges.filter((edge) => edge.kind === "flow" && edge.to.rank - edge.from.rank > 1);
+    const long = edges.filter((edge) => edge.kind === "flow" && edge.to.rank - edge.from.rank > 1 && edge.to.rank - edge.from.rank <= longest);
     for (const edge of edges) edge.lane = null;
     for (const edge of long.sort((a, b) => a.to.rank - a.from.rank - (b.to.rank - b.from.rank))) {
       const taken = [];
       for (let at = edge.from.rank + 1; at < edge.to.rank; at++) for (const part of blocked[at]) taken.push(part);
+      if (taken.length > MOST_PASSED) continue;
       taken.sort((a, b) => a[0] - b[0]);
       const wish = (edge.from.x + edge.to.x) / 2;
       let best = null, reach = -Infinity;
@@ -141,7 +143,7 @@
     }
   }
 
-  ostinato.layout = (items, edges, framed) => {
+  ostinato.layout = (items, edges, framed, longest) => {
     const blocks = Array.from({ length: framed.length }, () => []);
     for (const item of items) blocks[item.block].push(item);
     const { bases, ranks } = rank(items, edges, blocks);
@@ -158,7 +160,7 @@
       for (const item of layer) item.y = y + height / 2;
       y += height + GAP_Y;
     });
-    lanes(edges, layers);
+    lanes(edges, layers, longest);
     const left = items.reduce((least, item) => Math.min(least, item.x - item.w / 2), Infinity);
     for (const item of items) item.x -= left;
     for (const edge of edges) {

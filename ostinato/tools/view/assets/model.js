@@ -47,7 +47,7 @@
       inputByName: new Map(inputs.map((input) => [input.name, input])),
       outputs: graph.outputs.map(text),
       outputSet: new Set(graph.outputs.map(text)),
-      clones: graph.clones,
+      clones: new Map(Object.entries(graph.clones)),
     };
   }
 

@@ -177,11 +177,16 @@
       if (edge.kind === "flow" && edge.to.block - edge.from.block > 1) edge.kind = "arc";
       if (edge.kind === "flow" && edge.to.block < edge.from.block) edge.kind = "arc";
     }
-    let size = ostinato.layout(items, found, framed);
-    const far = found.filter((edge) => edge.kind === "flow" && edge.to.rank - edge.from.rank > LONGEST);
-    if (far.length) {
+    let size = ostinato.layout(items, found, framed, LONGEST);
+    const bend = () => {
+      const far = found.filter((edge) => edge.kind === "flow" && edge.to.rank - edge.from.rank > LONGEST);
       for (const edge of far) edge.kind = "arc";
-      size = ostinato.layout(items, found, framed);
+      return far.length;
+    };
+    // without the far ones boxes may lie in other layers
+    if (bend()) {
+      size = ostinato.layout(items, found, framed, LONGEST);
+      bend();
     }
     for (const frame of frames) {
       const boxes = frame.items;

@@ -226,7 +226,6 @@
       }
       const regions = ostinato.Space.regions(data.memory || [], bus.entry());
       const total = regions.reduce((sum, region) => sum + region.bytes, 0);
-      const options = Object.entries(plan.options);
       box.replaceChildren(
         ...plan.arenas.map((stats, index) => arenaFigures(stats, index === 0)),
         element(

@@ -170,7 +170,32 @@
         if (step >= 0) this.bus.select({ node: ostinato.text(this.entry.plan.steps.node[step]) });
       });
       this.canvas.addEventListener("pointerleave", () => plots.hideTip());
+      this.canvas.addEventListener("keydown", (event) => this.key(event));
       this.canvas.addEventListener("dblclick", () => this.look(0, this.total));
+    }
+
+    /** The step before or after the selected node's; zoom about the middle. */
+    key(event) {
+      const { node } = this.entry.plan.steps,
+        { left, right } = this.view,
+        chosen = this.bus.selection && this.bus.selection.node;
+      const beside = (by) => {
+        const at = node.findIndex((id) => ostinato.text(id) === chosen),
+          step = at < 0 ? 0 : at + by;
+        if (step >= 0 && step < node.length) this.bus.select({ node: ostinato.text(node[step]) });
+      };
+      const zoom = (by) => this.look((left + right - (right - left) * by) / 2, (left + right + (right - left) * by) / 2);
+      const keys = {
+        ArrowLeft: () => beside(-1),
+        ArrowRight: () => beside(1),
+        "+": () => zoom(0.7),
+        "=": () => zoom(0.7),
+        "-": () => zoom(1 / 0.7),
+        0: () => this.look(0, this.total),
+      };
+      if (!keys[event.key] || event.ctrlKey || event.metaKey) return;
+      keys[event.key]();
+      event.preventDefault();
     }
 
     stepAt(point) {
