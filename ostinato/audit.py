@@ -158,7 +158,7 @@ def _named(given: Any) -> tuple[NamedBytes, ...]:
             empty = not int(tensor.numel())
         except (AttributeError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"a {type(tensor).__name__} is no tensor with an address: {error}",
+                f"{type(tensor).__name__} is no tensor with an address: {error}",
                 node=str(name),
                 hint="give tensors of the GPU by name",
             ) from None

@@ -21,7 +21,7 @@ from ostinato.passes.select_impl import SelectImpl
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
-from ostinato.runtime.device import Device
+from ostinato.runtime.device import Device, WeightSource
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
@@ -30,7 +30,7 @@ __all__ = ["OneCall", "one_call", "one_calls"]
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(WeightSource):
     """Tensors by name, as a checkpoint would have them."""
 
     arrays: Mapping[str, tuple[Array, TensorType]]
@@ -41,16 +41,8 @@ class Weights:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.arrays[tensor][1].static_shape
 
-    def row_order(self, tensor: str) -> Array | None:
-        return None
-
-    def shift(self, tensor: str) -> float:
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         return np.ascontiguousarray(self.arrays[tensor][0]).reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class _Reading:
         if row is None:
             yield "in its logical order, as the reference writes"
             return
-        first = value is node.results[0] or value.name == node.results[0].name
+        first = value.name == node.results[0].name
         wished = row.result_layout(call_site(self.graph, node, self.storage)) if first else None
         wished = None if wished in (None, NATURAL, value.type.natural_layout) else wished
         if wished is None:

@@ -352,17 +352,19 @@ class OrderedDevice(Device, Protocol):
 
 
 class WeightSource(Protocol):
-    """Where weights come from: a checkpoint, seen by name."""
+    """Where weights come from: a checkpoint, seen by name. A class that derives from it has rows as they lie, nothing to add and nothing to release."""
 
     def dtype(self, tensor: str) -> DType: ...
     def shape(self, tensor: str) -> tuple[int, ...]: ...
     def row_order(self, tensor: str) -> Array | None:
         """Source row of every logical row (int64), or None for the identity."""
-        ...
+        del tensor
+        return None
 
     def shift(self, tensor: str) -> float:
         """What is added to every stored value, in float32; 0 for nothing."""
-        ...
+        del tensor
+        return 0.0
 
     def map(self, tensor: str) -> Array:
         """The stored bytes, uint8 [nbytes], read-only, not copied."""
@@ -370,4 +372,4 @@ class WeightSource(Protocol):
 
     def release(self, tensor: str) -> None:
         """The bytes have been used: resident pages may go."""
-        ...
+        del tensor

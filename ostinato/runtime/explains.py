@@ -120,26 +120,27 @@ class Explains:
     def explain_address(self, value: str) -> AddressAnswer:
         """Why values have their addresses: region and offset, who shares the bytes, who had them before and gets them after, what lies below and above. With
         the address in this process, but for modes that use no planned ones. `value` is as in `explain`."""
-        found = explain_address(self.runners.program.plan, self.runners.program.graphs, value)
+        program, regions = self.runners.program, self.runners.regions
+        found = explain_address(program.plan, program.graphs, value)
         if self.runners.mode in ("reference", "eager"):
             return found
-        return AddressAnswer(
-            tuple(replace(item, address=self.runners.regions.address(item.place)[0]) for item in found.values)
-        )
+        return AddressAnswer(tuple(replace(item, address=regions.address(item.place)[0]) for item in found.values))
 
     def explain_peak(self, entry: str | None = None) -> tuple[PeakAnswer, ...]:
         """Who has the arena where it is fullest, with lines, and what would lower it; of an entry or of all of them, the largest first."""
-        return explain_peak(self.runners.program.plan, self.runners.program.graphs, entry)
+        program = self.runners.program
+        return explain_peak(program.plan, program.graphs, entry)
 
     def explain_mode(self) -> ModeAnswer:
         """Why this runs in its mode, what is captured and what is not, and which nodes run by rows of last resort."""
+        runners, program = self.runners, self.runners.program
         return explain_mode(
-            self.runners.program.plan,
-            self.runners.program.decisions,
-            device=self.runners.device.name,
-            mode=self.runners.mode,
-            reason=self.runners.reason,
-            capture=self.runners.capture,
+            program.plan,
+            program.decisions,
+            device=runners.device.name,
+            mode=runners.mode,
+            reason=runners.reason,
+            capture=runners.capture,
         )
 
 

@@ -171,12 +171,11 @@ class Batch:
     def _go_on(self, ahead: _Ahead) -> dict[str, Array] | None:
         """The results of the next replay, None where there is none: rows came or went, or somebody else gave the executable inputs."""
         running = [request for request in ahead.requests if request.lease is not None]
+        runners = self._executable.runners
         with self._hold():
             try:
                 self._check_rows(running)
-                if ahead.turn == self._executable.runners.turn and running == ahead.requests == list(
-                    self._active.values()
-                ):
+                if ahead.turn == runners.turn and running == ahead.requests == list(self._active.values()):
                     ahead.submit()
                 if ahead.replays.pending:
                     results = ahead.take()
@@ -184,9 +183,9 @@ class Batch:
                         request.stored = len(request.prompt) + len(request.tokens)
                     return results
             except BaseException:
-                self._executable.runners.keep_replays(ahead.entry, ahead.replays)
+                runners.keep_replays(ahead.entry, ahead.replays)
                 raise
-            self._executable.runners.keep_replays(ahead.entry, ahead.replays)
+            runners.keep_replays(ahead.entry, ahead.replays)
         return None
 
     def _step(self, entry: str, pieces: Sequence[Piece], *, goes_on: bool = False) -> Iterator[TokenEvent]:
@@ -199,13 +198,9 @@ class Batch:
             self._check_rows([self._active[piece.row] for piece in pieces])
             results = self._executable.run_held(entry, inputs, outputs)
             if goes_on:
-                self._ahead = _Ahead(
-                    entry,
-                    requests,
-                    self._executable.runners.turn,
-                    _left(requests),
-                    self._executable.runners.take_replays(entry, outputs),
-                )
+                runners = self._executable.runners
+                replays = runners.take_replays(entry, outputs)
+                self._ahead = _Ahead(entry, requests, runners.turn, _left(requests), replays)
         for piece in pieces:
             self._active[piece.row].stored = piece.start + len(piece.tokens)
         yield from self._accepted(requests, results)

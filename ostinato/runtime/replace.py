@@ -28,7 +28,7 @@ _FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(WeightSource):
     """The caller's tensors as a weight source: logical rows in order, what the checkpoint adds to its values added to these."""
 
     arrays: Mapping[str, Array]
@@ -41,18 +41,11 @@ class _Given:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.checkpoint.shape(tensor)
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
     def shift(self, tensor: str) -> float:
         return self.checkpoint.shift(tensor)
 
     def map(self, tensor: str) -> Array:
         return self.arrays[tensor].reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        """Nothing to give back: the bytes are the caller's."""
 
 
 def replace_weights(

@@ -22,7 +22,7 @@ from ostinato.ir.types import Array, DType
 from ostinato.ir.weights import WeightPart, WeightSlot
 from ostinato.planner.plan import Binding
 from ostinato.runtime.binding import as_array
-from ostinato.runtime.device import Buffer, Device
+from ostinato.runtime.device import Buffer, Device, WeightSource
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import load_parameters, logical_weight, pack_part, places_of
 
@@ -40,7 +40,7 @@ def _initial_state(program: Program) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(WeightSource):
     """A tensor of the caller's as a weight source: logical rows in order, taken as they are."""
 
     array: Array
@@ -54,20 +54,9 @@ class _Given:
         del tensor
         return self.shape_
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def shift(self, tensor: str) -> float:
-        del tensor
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         del tensor
         return self.array.reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        """Nothing to give back: the bytes are the caller's."""
 
 
 class ProgramState:

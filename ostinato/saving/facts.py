@@ -65,7 +65,7 @@ def environment_of(device: Device) -> Environment:
         return host_environment(device.info.cpu, device.info.isa)
     if isinstance(device, HipDevice):
         return gpu_environment(device.native)
-    raise ConfigError(f"{device.name} is a device of another kind", hint="save what runs on the CPU or a GPU")
+    raise ConfigError(f"{device.name} is a device of another kind", hint="use the CPU, or a GPU by name")
 
 
 def has_vendor_steps(plan: ProgramPlan) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ostinato.backend_hip.device import HostBuffer, HostDevice
+from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.host_memory import HostBuffer
 from ostinato.ir.calls import kernel_operands
 from ostinato.ir.graph import Graph, Node, Role
 from ostinato.ir.ops import OP

@@ -26,6 +26,15 @@ def stacked(folder: Path, layers: int, *, blank: bool = True) -> Model:
     return new_model(folder, {**config, "tie_word_embeddings": True}, blank=blank)
 
 
+def until(page: Any, condition: str) -> None:
+    """Waits for a condition from outside: the page's own policy lets nobody evaluate texts inside."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"never: {condition}")
+
+
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """One browser for all tests of this folder; ended with them, since its driver keeps the thread's event loop."""

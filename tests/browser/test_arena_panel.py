@@ -18,7 +18,7 @@ from ostinato.tools.view.report import page_data, report_page
 from ostinato.tools.view.roles import Touches
 from ostinato.tools.view.subjects import Entry, Subject
 from ostinato.training import Recipe, plan_training
-from tests.browser.conftest import stacked
+from tests.browser.conftest import stacked, until
 from tests.browser.many_slots import many_slots
 
 Open = Callable[..., Any]
@@ -49,7 +49,7 @@ def forward(deep_model: Model, tmp_path_factory: pytest.TempPathFactory) -> tupl
 def shown(page: Any) -> Any:
     """The map's canvas once it is drawn, with all the room there is."""
     page.evaluate("document.body.classList.add('only-lower')")
-    page.wait_for_function("document.querySelector('.arena .stage canvas')?.dataset.drawn > 0")
+    until(page, "document.querySelector('.arena .stage canvas')?.dataset.drawn > 0")
     settle(page)
     return page.locator(".arena .stage canvas")
 
@@ -202,7 +202,7 @@ FRAMES = """async (kind) => {
   const canvas = document.querySelector('.arena .stage canvas'), box = canvas.getBoundingClientRect(), frames = [], drawn = [];
   const at = (turn) => ({ clientX: box.left + 120 + (turn * 7) % (box.width - 200), clientY: box.top + box.height * 0.6, bubbles: true, cancelable: true });
   let last = await new Promise(requestAnimationFrame);
-  for (let turn = 0; turn < 48; turn += 1) {
+  for (let turn = 0; turn < 32; turn += 1) {
     if (kind === 'zoom') canvas.dispatchEvent(new WheelEvent('wheel', { ...at(turn), deltaY: turn % 32 < 16 ? -40 : 40 }));
     else if (kind === 'scroll') canvas.dispatchEvent(new WheelEvent('wheel', { ...at(turn), deltaX: turn % 32 < 16 ? 25 : -25 }));
     else canvas.dispatchEvent(new PointerEvent('pointermove', at(turn * 3)));
@@ -212,7 +212,7 @@ FRAMES = """async (kind) => {
     drawn.push(Number(canvas.dataset.drawn));
   }
   const part = (list, share) => [...list].sort((a, b) => a - b)[Math.floor(list.length * share)];
-  return { p95: part(frames, 0.95), work: part(canvas.frames.slice(-48), 0.95), most: Math.max(...drawn), least: Math.min(...drawn) };
+  return { p95: part(frames, 0.95), work: part(canvas.frames.slice(-32), 0.95), most: Math.max(...drawn), least: Math.min(...drawn) };
 }"""
 
 

@@ -29,7 +29,7 @@ from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.view.report import page_data, report_page
 from ostinato.tools.view.subjects import Subject, subject_of
-from tests.browser.conftest import stacked
+from tests.browser.conftest import stacked, until
 
 Open = Callable[..., Any]
 LAYERS = 6
@@ -178,8 +178,9 @@ def test_tables_are_searched_sorted_and_hold_few_rows_at_a_time(
     assert 0 < len(names) < total
     assert all("layers.3" in name and "attn" in name for name in names)
     page.locator("[data-panel=addresses] input[type=search]").fill("")
+    until(page, f"{panel('addresses')}.grid.body.clientHeight >= {total}")  # drawn with all rows again
     page.locator("[data-panel=addresses] .grid-scroll").evaluate("(table) => { table.scrollTop = 1e6; }")
-    page.wait_for_function(f"{panel('addresses')}.grid.scroll.scrollTop > 100")
+    until(page, f"{panel('addresses')}.grid.scroll.scrollTop > 100")
     body.last.click()
     assert page.evaluate("ostinato.bus.selection.node")
     page.get_by_role("button", name="Copy as CSV").first.click()

@@ -15,7 +15,7 @@ from ostinato.ir.opdef import Attr
 from ostinato.ir.types import DType, TensorType
 from ostinato.tools.programs import plan_buckets
 from ostinato.training import Recipe, plan_training
-from tests.browser.conftest import Open, stacked
+from tests.browser.conftest import Open, stacked, until
 
 ATTENTION = "layers.0.attn.attention"
 
@@ -41,15 +41,6 @@ def counts(page: Any) -> list[int]:
     """How many stretches each frame stands for."""
     found: list[int] = page.evaluate("ostinato.frames().map((frame) => frame.count)")
     return found
-
-
-def until(page: Any, condition: str) -> None:
-    """Waits for a condition from outside: the page's own policy lets nobody evaluate texts inside."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(25)
-    raise AssertionError(f"never: {condition}")
 
 
 def first_frame(page: Any, file: Path) -> None:

@@ -11,6 +11,7 @@ from ostinato.frontend.trace import GraphBuilder, Tensor
 from ostinato.ir.ops.samplers import materialise, normal
 from ostinato.ir.types import Array, DType, TensorType
 from ostinato.ir.weights import WeightPart
+from ostinato.runtime.device import WeightSource
 
 __all__ = ["ROWS", "WIDTHS", "Growth", "MemorySource"]
 
@@ -22,7 +23,7 @@ _MATRICES = (DType.F32, DType.F32, DType.F32, DType.F16, DType.BF16, *_SMALL_BLO
 
 
 @dataclass(frozen=True)
-class MemorySource:
+class MemorySource(WeightSource):
     """Weights in memory, as a program reads them: arrays of plain dtypes, uint8 rows of blocks."""
 
     arrays: dict[str, tuple[Array, DType, tuple[int, ...]]] = field(default_factory=dict)
@@ -33,19 +34,8 @@ class MemorySource:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.arrays[tensor][2]
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def shift(self, tensor: str) -> float:
-        del tensor
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         return np.ascontiguousarray(self.arrays[tensor][0]).reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        del tensor
 
 
 class Growth:

@@ -12,6 +12,7 @@ from ostinato.backend_hip.evidence.gates import BASELINE, PAIRS
 from ostinato.backend_hip.evidence.ledger import FOLDER_VARIABLE, Ledger, read_file
 from ostinato.backend_hip.evidence.records import Record, RunFigures, TimingRecord, ValidationRecord
 from ostinato.backend_hip.impls import ROWS
+from ostinato.saving.facts import environment_of
 from ostinato.stages import open_device
 from ostinato.tools.evidence.report import (
     EvidenceExportReport,
@@ -19,7 +20,6 @@ from ostinato.tools.evidence.report import (
     EvidencePruneReport,
     EvidenceShowReport,
 )
-from ostinato.tools.evidence.shelf import environment_of
 from ostinato.tools.evidence.texts import names_a_path, without_paths
 from ostinato.tools.schemas import ErrorReport
 from tests.tools.conftest import Run

@@ -18,10 +18,10 @@ from ostinato.ir.types import Array
 from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import BALANCED, FAST, STRICT, Policy
 from ostinato.passes.runner import omitted
+from ostinato.saving.facts import environment_of
 from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import PLAIN, candidates_for, lowered_with
 from ostinato.tools.evidence.judge import baseline_problem, judge_outputs
-from ostinato.tools.evidence.shelf import environment_of
 from ostinato.tools.evidence.workloads import Workload, entries_of, parse_workloads
 
 

@@ -124,7 +124,9 @@ def test_a_profile_of_another_plan_is_refused(training: PlannedTraining) -> None
 
 def test_graphs_without_plans_differ_too() -> None:
     strings = Strings()
-    before, after = (Subject(title, "graph", (Entry(title, stack(layers)),)) for title, layers in (("old", 3), ("new", 4)))
+    before, after = (
+        Subject(title, "graph", (Entry(title, stack(layers)),)) for title, layers in (("old", 3), ("new", 4))
+    )
     found = diff_data(before, after, strings)
     (entry,) = found["entries"]
     assert (entry["name"], entry["before"], entry["plan"], entry["old"]) == ("new", "old", None, None)

@@ -18,7 +18,7 @@ from ostinato.passes.training_graph import Updates, as_parameters, training_grap
 from ostinato.planner.check import check_program
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
-from ostinato.runtime.device import Device
+from ostinato.runtime.device import Device, WeightSource
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
 from ostinato.runtime.program import Program
@@ -42,7 +42,7 @@ SETTINGS = np.array([0.05, 0.9, 0.999, 1e-8, 0.01, 0.0, 0.0, 100.0, 0.1], np.flo
 _ADAMW = Updates("adamw")
 
 
-class Tensors:
+class Tensors(WeightSource):
     """Seeded tensors as a checkpoint: what is mapped and how often."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -55,20 +55,9 @@ class Tensors:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.arrays[tensor].shape
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def shift(self, tensor: str) -> float:
-        del tensor
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         self.mapped.append(tensor)
         return self.arrays[tensor].reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        """Nothing is mapped."""
 
 
 def _tensors() -> dict[str, Array]:

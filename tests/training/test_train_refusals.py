@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.backend_hip.device import HostBuffer, HostDevice
+from ostinato.backend_hip.device import HostDevice
+from ostinato.backend_hip.host_memory import HostBuffer
 from ostinato.ir.errors import (
     BoundsError,
     CapacityError,

@@ -25,6 +25,7 @@ class TouchedSlots:
                         self.touched.setdefault(id(slot), []).append(position)
 
     def line(self, node: str) -> str:
+        """The user's line that made a node; "" where none is known."""
         found = self.graph.producers.get(node)
         return "" if found is None or found.location is None else str(found.location)
 

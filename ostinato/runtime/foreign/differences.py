@@ -16,8 +16,6 @@ from ostinato.runtime.foreign.report import GraphNodeEntry, GraphScalar, TorchFi
 __all__ = ["differences"]
 
 _DEVICE = "keep what changes in a tensor on the device (torch.tensor(value, device=...)), and write it in place before each replay"
-
-
 _STRUCTURE = 16
 """Bytes up to which an argument is a number or two, rather than a structure with gaps in it."""
 _WORD, _NARROW = 8, 1 << 31

@@ -35,6 +35,7 @@ class Block:
 
     @property
     def end(self) -> int:
+        """The address behind its last byte."""
         return self.address + self.nbytes
 
 

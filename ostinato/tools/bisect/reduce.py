@@ -22,6 +22,7 @@ from ostinato.planner.moved import storages_of
 from ostinato.planner.plan import EntryPlan, workspace_of
 from ostinato.planner.saved import program_to_json
 from ostinato.runtime.device import Device
+from ostinato.saving.facts import environment_of
 from ostinato.tools.bisect.report import Culprit
 from ostinato.tools.bisect.steps import allowed
 from ostinato.tools.bisect.subject import Subject
@@ -30,7 +31,7 @@ from ostinato.tools.repro.cut import ENTRY, Cut, cut_graph, fewer_rows, weight_r
 from ostinato.tools.repro.report import Environment, Outcome, ReproFile, Way
 from ostinato.tools.repro.run import judge, needs_of, run_way
 
-__all__ = ["Reduced", "environment_of", "reduced"]
+__all__ = ["Reduced", "reduced"]
 
 _MOST_NODES = 64
 _RUNS = 20
@@ -95,8 +96,9 @@ def reduced(
     )
 
 
-def environment_of(device: Device) -> Environment:
+def _environment(device: Device) -> Environment:
     """This machine, as a bundle names it."""
+    made = environment_of(device)
     return Environment(
         library=VERSION,
         device=device.name,
@@ -105,6 +107,11 @@ def environment_of(device: Device) -> Environment:
         platform=platform.platform(),
         python=platform.python_version(),
         numpy=np.__version__,
+        card=made.device,
+        driver=made.driver,
+        runtime=made.runtime,
+        vendor_library=made.vendor_library,
+        compiler=made.compiler,
     )
 
 
@@ -288,7 +295,7 @@ def _bundle(
         entry=culprit.entry,
         model=model,
         worst=worst,
-        environment=environment_of(device),
+        environment=_environment(device),
         needs=needs_of(cut.graph, cut.rows, extension),
         files={},
     )

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.artifact import load_executable
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
-from ostinato.stages import open_device, open_model
+from ostinato.saving.read import is_artifact
+from ostinato.stages import open_model
 from ostinato.tools.bisect.culprits import Culprits
 from ostinato.tools.bisect.engine import Trials
 from ostinato.tools.bisect.reduce import reduced
@@ -32,7 +32,7 @@ from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, 
 from ostinato.tools.compare.asked import packed
 from ostinato.tools.compare.functions import asked, named_function
 from ostinato.tools.compare.probe import Probe
-from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides, parse_side
+from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, parse_side, refuse_settings
 from ostinato.tools.compare.workload import TEXTS, Case, WorkStep, longest_sequence, make_cases, room_of, steps_of
 from ostinato.tools.repro.bundle import need_new_folder, write_bundle
 
@@ -75,8 +75,10 @@ def bisect(
         need_new_folder(Path(output))
     told("compiling")
     name = "executable" if isinstance(target, Executable) else _name(target)
-    if name.endswith(ARTIFACT):
-        target, base = load_executable(name, device=open_device(base.device, base.threads, base.isa)), DEFAULT_SIDE
+    if isinstance(target, Executable) or is_artifact(name):
+        refuse_settings(base, buckets, context, opened=isinstance(target, Executable))
+        target = target if isinstance(target, Executable) else load_artifact(name, base)
+        base = DEFAULT_SIDE
     opening = _Opening(target, base, buckets, context, length)
     b = opening.subject(right, "right")
     steps, case = ((*work,), None) if work is not None else _work(b.executable, length, seed)

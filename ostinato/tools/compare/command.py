@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
 from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.page import comparison_page
@@ -29,6 +31,7 @@ from ostinato.tools.options import (
     chosen_model,
     parse_shapes,
 )
+from ostinato.tools.schemas_compare import CompareReport
 
 __all__ = ["compare_command"]
 
@@ -92,22 +95,25 @@ def compare_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", show_default=False, help="Write the tables there too.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", show_default=False, help="Write a page there too.")
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            show_default=False,
+            help="Write the report there: a page (.html), tables (.md) or JSON (.json). May be given several times.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run sides of a model beside each other: bit-equal, within contract, or the first node that differs and what is wrong with it.
 
-    Example: ostinato compare smollm2 --modes eager,planned --side policy=strict --replays 20 --html report.html
+    Example: ostinato compare smollm2 --modes eager,planned --side policy=strict --replays 20 --output report.html
     """
     name = chosen_model(model, model_option)
-    for path in (markdown, html):
-        if path is not None:
-            need_writable(path)
+    places = [(path, _form(path)) for path in files or ()]
+    for path, _ in places:
+        need_writable(path)
     asked = [item.strip() for item in (modes or "").split(",") if item.strip()]
     if not asked:
         asked = [] if side and len(side) > 1 else [_FIRST] if side else _DEFAULT_MODES.split(",")
@@ -133,13 +139,31 @@ def compare_command(
             threads=threads,
             report_progress=steps.begin,
         )
-    texts = ((markdown, comparison_markdown), (html, comparison_page))
-    written = [write_text(path, text(report)) for path, text in texts if path is not None]
+    written = [write_text(path, form(report)) for path, form in places]
     if as_json:
         emit_json(report)
     else:
         show_comparison(report, output())
-        for name in written:
-            notice(f"wrote {name}")
+        for file in written:
+            notice(f"wrote {file}")
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _json(report: CompareReport) -> str:
+    return report.model_dump_json(indent=2) + "\n"
+
+
+_FORMS: Mapping[str, Callable[[CompareReport], str]] = {
+    ".html": comparison_page,
+    ".md": comparison_markdown,
+    ".json": _json,
+}
+
+
+def _form(path: Path) -> Callable[[CompareReport], str]:
+    """How a report is written to a file of that name. Raises `ConfigError` for an ending that says nothing."""
+    form = _FORMS.get(path.suffix.lower())
+    if form is None:
+        raise ConfigError(f"{path} is no name of a report", hint=f"end it in one of {', '.join(_FORMS)}")
+    return form

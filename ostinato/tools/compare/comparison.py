@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.artifact import load_executable
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
@@ -32,13 +31,14 @@ from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.training.executable import TrainExecutable
-from ostinato.stages import open_device, open_model
+from ostinato.saving.read import is_artifact
+from ostinato.stages import open_model
 from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.processes import Again, require_told, run_processes
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
-from ostinato.tools.compare.sides import ARTIFACT, DEFAULT_SIDE, Side, Sides
+from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, refuse_settings
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.training import compare_training
 from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
@@ -133,6 +133,7 @@ def compare(
     )
     opened, name = _opened(target, base)
     if isinstance(opened, Executable):
+        refuse_settings(base, buckets, context, opened=isinstance(target, Executable))
         base = DEFAULT_SIDE
     if isinstance(target, Executable) and processes:
         raise ConfigError("another process cannot have this executable", hint="give the model or its path")
@@ -227,10 +228,8 @@ def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
             f"{target!r} of type {type(target).__name__} cannot be compared",
             hint="give a model, its path or name, an artifact or an executable; of an LLM its .executable",
         )
-    if not isinstance(target, Model) and str(target).endswith(ARTIFACT):
-        own = (base.device, base.threads, base.isa) == ("auto", 0, "auto")  # the device that it was compiled for
-        device = "auto" if own else open_device(base.device, base.threads, base.isa)
-        return packed(load_executable(target, device=device)), str(target)
+    if not isinstance(target, Model) and is_artifact(target):
+        return packed(load_artifact(target, base)), str(target)
     model = open_model(target)
     return model, str(model.checkpoint.path) if isinstance(target, Model) else str(target)
 

@@ -23,14 +23,13 @@ from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import Policy, named_policy
 from ostinato.runtime.device import Device
 from ostinato.runtime.executable import Executable
+from ostinato.saving.read import ENDING, is_artifact
 from ostinato.stages import Passes, open_device, open_model
 from ostinato.tools.compare.variants import VARIANTS, in_variant
 from ostinato.tools.programs import compile_model
 
-__all__ = ["ARTIFACT", "DEFAULT_SIDE", "EVERY", "Side", "Sides", "load_artifact", "open_side", "parse_side"]
+__all__ = ["DEFAULT_SIDE", "EVERY", "Side", "Sides", "load_artifact", "parse_side", "refuse_settings"]
 
-ARTIFACT = ".ost"
-"""How the name of a saved executable ends."""
 EVERY = "*"
 """Instead of the name of a pass to leave out: all that are optional."""
 _LEVELS = "levels."
@@ -80,6 +79,11 @@ class Side:
     def compiled(self) -> bool:
         """Whether the compiler makes the program of this side."""
         return self.artifact is None and self.function is None and self.executable is None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether nothing is said of the device: an artifact then runs on the one that it was compiled for."""
+        return (self.device, self.threads, self.isa) == ("auto", 0, "auto")
 
     @property
     def choices(self) -> tuple[object, ...]:
@@ -136,7 +140,7 @@ def parse_side(text: str, base: Side = DEFAULT_SIDE) -> Side:
     for part in (item.strip() for item in text.split(",")):
         word, equals, value = part.partition("=")
         if not equals:
-            word, value = ("artifact" if part.endswith(ARTIFACT) else "mode"), part
+            word, value = ("artifact" if is_artifact(part) else "mode"), part
             if word == "mode" and part not in ("auto", *VARIANTS):
                 raise ConfigError(f"{part!r} is no side", node=text, hint=_hint(part))
         if not value:
@@ -171,7 +175,7 @@ def _hint(word: str) -> str:
     known = [*VARIANTS, *_SETTINGS, "levels.linear", "disable", "capture", "threads"]
     alike = get_close_matches(word, known)
     told = f"did you mean {' or '.join(alike)}? " if alike else ""
-    return f"{told}Use one of {', '.join(VARIANTS)}, a file that ends in {ARTIFACT}, or settings like policy=strict"
+    return f"{told}Use one of {', '.join(VARIANTS)}, a file that ends in {ENDING}, or settings like policy=strict"
 
 
 class Sides:
@@ -183,14 +187,12 @@ class Sides:
         *,
         buckets: Mapping[str, Sequence[int]] | None = None,
         context: int | None = None,
-        logits: str = "last",
-        progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """`buckets`, `context` and `logits` are those of `compile` and count for every side of a model. Raises what opening a model raises."""
-        if not isinstance(target, Executable | Model) and str(target).endswith(ARTIFACT):
+        """`buckets` and `context` are those of `compile` and count for every side of a model. Raises what opening a model raises."""
+        if not isinstance(target, Executable | Model) and is_artifact(target):
             target = load_artifact(target, DEFAULT_SIDE)
         self.model = None if isinstance(target, Executable) else open_model(target)
-        self._options: dict[str, Any] = {"buckets": buckets, "context": context, "logits": logits, "progress": progress}
+        self._options: dict[str, Any] = {"buckets": buckets, "context": context}
         self._devices: dict[tuple[object, ...], Device] = {}
         self._programs: dict[tuple[object, ...], Executable] = {}
         if isinstance(target, Executable):
@@ -221,8 +223,7 @@ class Sides:
 
     def _made(self, side: Side) -> Executable:
         if side.artifact is not None:
-            own = (side.device, side.threads, side.isa) == ("auto", 0, "auto")  # the device that it was compiled for
-            return load_executable(side.artifact, device="auto" if own else self._device(side))
+            return load_executable(side.artifact, device="auto" if side.anywhere else self._device(side))
         if self.model is None:
             raise ConfigError(
                 "an executable has its settings already, this side wants others",
@@ -231,7 +232,7 @@ class Sides:
             )
         options = self._options
         if self.model.family.encoder is not None:
-            options = {name: value for name, value in options.items() if name not in ("context", "logits")}
+            options = {"buckets": options["buckets"]}
         return compile_model(self.model, device=self._device(side), mode="auto", **options, **side.settings())
 
     def _device(self, side: Side) -> Device:
@@ -241,25 +242,20 @@ class Sides:
         return self._devices[key]
 
 
-def open_side(
-    target: Model | str | os.PathLike[str] | Executable,
-    side: Side | str,
-    *,
-    buckets: Mapping[str, Sequence[int]] | None = None,
-    context: int | None = None,
-    logits: str = "last",
-    observer: Observer | None = None,
-) -> Executable:
-    """One side, compiled and opened (`Sides` for several that share weights). Raises what `Sides.open` and `parse_side` raise."""
-    chosen = parse_side(side) if isinstance(side, str) else side
-    return Sides(target, buckets=buckets, context=context, logits=logits).open(chosen, observer)
-
-
 def load_artifact(path: str | os.PathLike[str], side: Side) -> Executable:
     """The saved executable, on the device that a side says, where it says one: otherwise on that which it was compiled for. Raises what `load_executable`
     raises."""
-    said = (side.device, side.threads, side.isa) != ("auto", 0, "auto")
-    return load_executable(path, device=open_device(side.device, side.threads, side.isa) if said else "auto")
+    return load_executable(path, device="auto" if side.anywhere else open_device(side.device, side.threads, side.isa))
+
+
+def refuse_settings(base: Side, buckets: object, context: object, *, opened: bool) -> None:
+    """Raises `ConfigError` for settings that would go unread beside a program that is compiled, and for a device too if it is `opened`."""
+    if base.choices != _NO_CHOICES or buckets is not None or context is not None or (opened and not base.anywhere):
+        raise ConfigError(
+            "what is compiled has its precision, policy, memory limit, buckets and context"
+            + (", and its device" if opened else ""),
+            hint="leave them out, or give the model",
+        )
 
 
 def _captured(base: Executable, capture: Sequence[str], observer: Observer | None) -> Executable:

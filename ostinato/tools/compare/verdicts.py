@@ -32,7 +32,8 @@ TOLERANCE = {"f32": 1e-3, "bf16": 1e-1}
 """Largest difference from the reference, in standard deviations of the reference's outputs.
 
 f32 sums of up to a few thousand terms in two orders, over tens of layers, are off by some 1e-5 on usual ids; what a model makes of unusual ones can be twenty
-times as sensitive (SmolLM2, its first and last id in turn: two right units are 4e-4 apart). A wrong mask, position or weight row is off by whole deviations. bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
+times as sensitive (SmolLM2, its first and last id in turn: two right units are 4e-4 apart). A wrong mask, position or weight row is off by whole deviations.
+bf16 keeps 8 bits at every edge, and one rounding that falls the other way is carried on through all later layers.
 """
 
 

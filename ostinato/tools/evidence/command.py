@@ -13,11 +13,12 @@ from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.vendor_screen import MOST_CANDIDATES
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
+from ostinato.saving.facts import environment_of
 from ostinato.stages import open_device, open_model
 from ostinato.tools.console import emit_json, output, progress
 from ostinato.tools.evidence.measure import Setting
 from ostinato.tools.evidence.screening import screen_model, show_screening
-from ostinato.tools.evidence.shelf import Shelf, environment_of, environments, open_shelf
+from ostinato.tools.evidence.shelf import Shelf, environments, open_shelf
 from ostinato.tools.evidence.show import show_export, show_list, show_prune, show_record
 from ostinato.tools.evidence.tune import show_tuning, tune
 from ostinato.tools.evidence.validating import rows_asked_for, show_validation, validate_rows

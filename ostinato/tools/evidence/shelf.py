@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ostinato.backend_hip.device import HostDevice
-from ostinato.backend_hip.evidence.environment import gpu_environment, host_environment
+from ostinato.backend_hip.evidence.environment import host_environment
 from ostinato.backend_hip.evidence.gates import differences, judge_policy
 from ostinato.backend_hip.evidence.known import current_records, stale_reason
 from ostinato.backend_hip.evidence.ledger import Ledger, Lines, read_file
 from ostinato.backend_hip.evidence.records import Environment, Record, TimingRecord, ValidationRecord, write_record
-from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.backend_hip.impls import ROWS
 from ostinato.backend_hip.impls.hip import HIP_ROWS
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import write_text
 from ostinato.ir.target import Impl
 from ostinato.runtime.device import Device
+from ostinato.saving.facts import environment_of
 from ostinato.tools.evidence.report import (
     EvidenceExportReport,
     EvidenceListReport,
@@ -37,7 +37,7 @@ from ostinato.tools.evidence.report import (
 )
 from ostinato.tools.evidence.texts import names_a_path
 
-__all__ = ["Shelf", "environment_of", "environments", "open_shelf"]
+__all__ = ["Shelf", "environments", "open_shelf"]
 
 _SHORTEST = 4
 """Letters of an id by which a record may be called."""
@@ -183,12 +183,3 @@ def environments(device: Device) -> dict[str, Environment]:
     host = HostDevice(threads=1).info
     found = [host_environment(host.cpu, unit) for unit in host.available]
     return {each.architecture: each for each in (*found, environment_of(device))}
-
-
-def environment_of(device: Device) -> Environment:
-    """What a record of a device is made on. Raises `ConfigError` for a device that is neither the host nor a GPU of ours."""
-    if isinstance(device, HipDevice):
-        return gpu_environment(device.native)
-    if isinstance(device, HostDevice):
-        return host_environment(device.info.cpu, device.info.isa)
-    raise ConfigError(f"{device.name} keeps no records", hint="use the CPU, or a GPU by name")

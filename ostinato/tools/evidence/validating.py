@@ -14,9 +14,9 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Impl, Level
 from ostinato.runtime.device import Device
+from ostinato.saving.facts import environment_of
 from ostinato.tools.console import Steps, count, table
 from ostinato.tools.evidence.report import EvidenceValidateReport, ValidatedRow
-from ostinato.tools.evidence.shelf import environment_of
 
 __all__ = ["rows_asked_for", "show_validation", "validate_rows"]
 

@@ -21,7 +21,7 @@ from ostinato.ir.weights import WeightPart
 from ostinato.passes.runner import run_pipeline
 from ostinato.planner.lower import plan_entry
 from ostinato.planner.program import build_program
-from ostinato.runtime.device import Device
+from ostinato.runtime.device import Device, WeightSource
 from ostinato.runtime.executable import Executable, load_program
 from ostinato.runtime.options import Route
 from ostinato.runtime.profile import Profile
@@ -108,7 +108,7 @@ def _ones(executable: Executable) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ones:
+class _Ones(WeightSource):
     """The source of one square weight: ones, or the bytes of 1 as blocks."""
 
     size: int
@@ -122,20 +122,9 @@ class _Ones:
         del tensor
         return (self.size, self.size)
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def shift(self, tensor: str) -> float:
-        del tensor
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         del tensor
         nbytes = self.kind.nbytes(self.size * self.size)
         if self.kind.is_block:
             return np.ones(nbytes, np.uint8)
         return np.ones(self.size * self.size, self.kind.numpy).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        """Nothing is kept."""

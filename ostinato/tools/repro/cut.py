@@ -39,7 +39,7 @@ ENTRY = "repro"
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(WeightSource):
     """Values by name as a source of weights: what a checkpoint is elsewhere. Blocks are rows of bytes."""
 
     values: Mapping[str, Array]
@@ -51,19 +51,8 @@ class Tensors:
     def shape(self, tensor: str) -> tuple[int, ...]:
         return self.types[tensor].static_shape
 
-    def row_order(self, tensor: str) -> Array | None:
-        del tensor
-        return None
-
-    def shift(self, tensor: str) -> float:
-        del tensor
-        return 0.0
-
     def map(self, tensor: str) -> Array:
         return np.ascontiguousarray(self.values[tensor]).reshape(-1).view(np.uint8)
-
-    def release(self, tensor: str) -> None:
-        """Nothing to give back."""
 
 
 @dataclass(frozen=True, slots=True)

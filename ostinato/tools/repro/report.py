@@ -51,7 +51,7 @@ class Worst(Report):
 
 
 class Environment(Report):
-    """Where a bundle was made."""
+    """Where a bundle was made: `card` is the device as its driver or system names it, `vendor_library` multiplies matrices, `compiler` made the kernels."""
 
     library: str
     device: str
@@ -60,6 +60,11 @@ class Environment(Report):
     platform: str
     python: str
     numpy: str
+    card: str = ""
+    driver: str = ""
+    runtime: str = ""
+    vendor_library: str = ""
+    compiler: str = ""
 
 
 class Needs(Report):

@@ -387,7 +387,7 @@ def test_what_cannot_be_audited() -> None:
         torch_graph(FakeGraph(1), snapshot=[{"blocks": 3}], driver=driver)
     with pytest.raises(ost.InputError, match="named is"):
         torch_graph(FakeGraph(1), snapshot=[], driver=driver, named=3)
-    with pytest.raises(ost.InputError, match="x: 3 is no tensor"):
+    with pytest.raises(ost.InputError, match="x: int is no tensor"):
         torch_graph(FakeGraph(1), snapshot=[], driver=driver, named={"x": 3})
     report = torch_graph(FakeGraph(1), snapshot=[], driver=driver)
     assert report.ok

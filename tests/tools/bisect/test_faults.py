@@ -156,9 +156,12 @@ def test_an_artifact_is_a_target_and_a_side(bench: Bench, tmp_path: Path) -> Non
     bench.plain.save(tmp_path / "model.ost")
     saved = str(tmp_path / "model.ost")
     base = bench.side("base")
-    for target, left, right in ((saved, "eager", "planned"), (bench.model, bench.side("eager", mode="eager"), saved)):
-        report = ost.bisect(target, left, right, base=base, buckets={"B": [1], "T": [8]}, context=16, tokens=8)
+    shapes: dict[str, Any] = {"buckets": {"B": [1], "T": [8]}, "context": 16}
+    beside = ost.bisect(bench.model, bench.side("eager", mode="eager"), saved, base=base, tokens=8, **shapes)
+    for report in (ost.bisect(saved, "eager", "planned", base=base, tokens=8), beside):
         assert (report.ok, report.absolute) == (True, 0)
+    with pytest.raises(ost.ConfigError, match="what is compiled has its precision"):
+        ost.bisect(saved, "eager", "planned", base=base, **shapes)
 
 
 def test_a_folder_that_is_there_is_refused_before_anything_runs(bench: Bench, tmp_path: Path) -> None:

@@ -141,9 +141,9 @@ def test_a_broken_contract_is_on_every_form(report: CompareReport) -> None:
 
 
 def test_the_command_writes_what_it_is_asked_for(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
-    html, markdown = tmp_path / "out" / "report.html", tmp_path / "report.md"
+    html, markdown, data = tmp_path / "out" / "report.html", tmp_path / "report.md", tmp_path / "report.json"
     asked = ("--tokens", "4", "--replays", "1", "--no-edges", "--no-operators")
-    files = ("--html", str(html), "--markdown", str(markdown))
+    files = [word for path in (html, markdown, data) for word in ("--output", str(path))]
     result = ostinato(
         "compare", str(tiny), "--modes", "eager,planned", "--side", "disable=fuse_qkv", *asked, *files, "--json"
     )
@@ -154,6 +154,7 @@ def test_the_command_writes_what_it_is_asked_for(ostinato: Run, tiny: Path, tmp_
     assert found.cases == ("random",)
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert markdown.read_text(encoding="utf-8").startswith("# ")
+    assert CompareReport.model_validate_json(data.read_text(encoding="utf-8")) == found
 
 
 def test_one_side_is_compared_with_the_planned_mode(ostinato: Run, tiny: Path) -> None:
@@ -171,7 +172,8 @@ def test_one_side_is_compared_with_the_planned_mode(ostinato: Run, tiny: Path) -
     [
         ("--side", "polcy=strict"),
         ("--side", "python=absent.py:f"),
-        ("--html", "/proc/nowhere/x.html"),
+        ("--output", "/proc/nowhere/x.html"),
+        ("--output", "report.pdf"),
         ("--shapes", "B"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, open_side, parse_side
+from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, parse_side
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,10 @@ def test_sides_of_one_program_share_its_weights(tiny: Path) -> None:
     np.testing.assert_allclose(results, [results[0]] * 4, rtol=0, atol=1e-4)
 
 
-def test_one_side_is_opened_by_itself(tiny: Path) -> None:
+def test_a_side_shows_the_values_of_its_nodes(tiny: Path) -> None:
     seen: list[str] = []
-    executable = open_side(
-        str(tiny), "eager", buckets={"B": [1], "T": [4]}, context=8, observer=lambda name, _: seen.append(name)
-    )
+    sides = Sides(str(tiny), buckets={"B": [1], "T": [4]}, context=8)
+    executable = sides.open(parse_side("eager"), lambda name, _: seen.append(name))
     assert executable.mode == "eager"
     assert isinstance(executable, ost.TextExecutable)
     executable([[1, 2]])

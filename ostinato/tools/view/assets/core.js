@@ -128,10 +128,9 @@ const ostinato = (() => {
   // step of the history: browsers refuse more than some a second.
 
   const SETTLED = 250;
-  let written = -Infinity, waiting = 0;
+  let asked = -Infinity, waiting = 0;
 
   function write(step, hash) {
-    written = performance.now();
     if (step) history.pushState(null, "", hash);
     else history.replaceState(null, "", hash);
   }
@@ -145,7 +144,9 @@ const ostinato = (() => {
     for (const dock of ["upper", "lower"]) if (docks[dock].shown) said.set(dock, docks[dock].shown);
     const hash = `#${said}`;
     if (hash === location.hash) return;
-    if (performance.now() - written < SETTLED) waiting = setTimeout(write, SETTLED, false, hash);
+    const before = asked;
+    asked = performance.now();
+    if (asked - before < SETTLED) waiting = setTimeout(write, SETTLED, false, hash);
     else write(step, hash);
   }
 
