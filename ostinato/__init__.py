@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from ostinato.runtime.training.step import TrainStep
     from ostinato.stages import Lowered, Planned, Traced, trace
     from ostinato.tools.bisect.search import bisect
-    from ostinato.tools.compare import compare
+    from ostinato.tools.compare.comparison import compare
     from ostinato.tools.profile.breakeven import breakeven
     from ostinato.tools.repro.run import repro
     from ostinato.tools.view.pictures import view
@@ -204,7 +204,7 @@ _HOMES = {
     "ostinato.runtime.training.sft": ("ExampleDataset",),
     "ostinato.runtime.training.step": ("TrainStep",),
     "ostinato.tools.bisect.search": ("bisect",),
-    "ostinato.tools.compare": ("compare",),
+    "ostinato.tools.compare.comparison": ("compare",),
     "ostinato.tools.profile.breakeven": ("breakeven",),
     "ostinato.tools.repro.run": ("repro",),
     "ostinato.tools.view.pictures": ("view",),

@@ -114,9 +114,10 @@ def load_executable(
     """The executable that `Executable.save` wrote: a `TextExecutable`, an `EmbedExecutable`, or a plain one of what was made stage by stage.
 
     `device` "auto" is the one it was compiled for, `mode` "auto" what was asked for then. Its weights are those in the file, or those of the checkpoint that it
-    names: at its path, beside the file, in an installed model package, or where `weights` says. `recompile` compiles the program again, from that checkpoint
-    and with the saved options, where it is stale; save the result to have it next time. `trust` lets the file bring machine code: the compiled kernels of a GPU
-    in it, and the algorithms of the vendor's products, are used as they are. Without it nothing in the file is executed. `threads` are of the CPU, 0 for all.
+    names: at its path, beside the file, in an installed model package, or where `weights` says, which may be another file that has them in it. `recompile`
+    compiles the program again, from that checkpoint and with the saved options, where it is stale; save the result to have it next time. `trust` lets the file
+    bring machine code: the compiled kernels of a GPU in it, and the algorithms of the vendor's products, are used as they are. Without it nothing in the file
+    is executed. `threads` are of the CPU, 0 for all.
 
     Raises `ArtifactError` for a file that is none or is damaged; `StaleArtifact`, listing every difference, for one that was made for another version of the
     library, device, driver, kernels, extensions or weights; `WeightsError` for a checkpoint that is not found; `VerificationError` and `PlanError` for a
@@ -260,7 +261,7 @@ def _capture(request: Request, mode: str) -> tuple[str, ...] | None:
 def _checkpoint(file: ArtifactFile, weights: Weights | None) -> tuple[Checkpoint, ModelIdentity | None]:
     """The checkpoint of the program and which one it is; None for that in the file itself, which cannot be another."""
     if weights is not None:
-        checkpoint = (weights if isinstance(weights, Model) else load(weights)).checkpoint
+        checkpoint = weights.checkpoint if isinstance(weights, Model) else _checkpoint_at(weights)
         return checkpoint, identity_of(checkpoint)
     if file.manifest.embedded is not None:
         return EmbeddedCheckpoint(file), None
@@ -268,7 +269,7 @@ def _checkpoint(file: ArtifactFile, weights: Weights | None) -> tuple[Checkpoint
     others: list[tuple[Checkpoint, ModelIdentity]] = []
     for place in _places(file):
         try:
-            checkpoint = load(place).checkpoint
+            checkpoint = _checkpoint_at(place)
             found = identity_of(checkpoint)
         except OstinatoError as error:
             reasons.append(error.message)
@@ -282,6 +283,13 @@ def _checkpoint(file: ArtifactFile, weights: Weights | None) -> tuple[Checkpoint
         f"the weights of {file.path} are not found: {'; '.join(reasons)}",
         hint="say where its checkpoint is: weights=PATH, or --weights PATH",
     )
+
+
+def _checkpoint_at(place: str | os.PathLike[str]) -> Checkpoint:
+    """The checkpoint at a path or of a name, or that in another artifact."""
+    if is_artifact(place) and not Path(place).is_dir():
+        return EmbeddedCheckpoint(open_file(place))
+    return load(place).checkpoint
 
 
 def _places(file: ArtifactFile) -> Iterator[str]:

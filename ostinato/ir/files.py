@@ -1,20 +1,23 @@
 """Text files that are read and written as the user named them: one that cannot be used is a usage error that says which and why.
 
 Folders are made where a file is to be written, and nothing is read that is not UTF-8. A file is written aside and renamed: it is there as a whole, or what was
-there before is. Links, pipes and devices are written through.
+there before is. Links, pipes and devices, and a file in a folder that takes no other one, are written through.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError
 
-__all__ = ["named_path", "need_writable", "not_text", "read_text", "write_bytes", "write_text"]
+__all__ = ["named_path", "need_writable", "not_text", "read_text", "replacing", "write_bytes", "write_text"]
 
 
 def named_path(given: object) -> Path:
@@ -49,10 +52,12 @@ def write_bytes(path: Path, data: bytes) -> str:
     """`write_text` for what is no text."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_symlink() or (os.path.lexists(path) and not path.is_file()):
-            path.write_bytes(data)
+        plain = not os.path.lexists(path) or (path.is_file() and not path.is_symlink())
+        if plain and (not path.exists() or os.access(path.parent, os.W_OK)):
+            with replacing(path) as file:
+                file.write(data)
         else:
-            _replace(path, data)
+            path.write_bytes(data)
     except (OSError, ValueError) as error:
         raise _not_writable(path, error) from None
     return str(path)
@@ -65,26 +70,34 @@ def need_writable(path: Path) -> None:
         there = os.path.lexists(path)
         if there and not path.is_file() and not path.is_dir():
             return  # a pipe or a device: to open it would be to use it
-        with path.open("ab"):
-            pass
-        if not there:
-            path.unlink()
+        with path.open("ab") as file:
+            made = os.fstat(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            if not there and os.path.samestat(made, path.stat()):  # not what another process put there by now
+                path.unlink()
     except (OSError, ValueError) as error:
         raise _not_writable(path, error) from None
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Puts a plain file in place of what is there, or of nothing. One that may not be written is left alone, and the mode of one that may is kept."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that is put in place of a plain one, or of nothing, when the block ends; where that raises, what was there stays.
+
+    A file that may not be written is left alone, and the mode of one that may is kept. Raises `OSError`, for a path that is no plain file too: to put a file in
+    place of a link or a device would take that away.
+    """
     mode = None
-    if path.exists():
+    if os.path.lexists(path):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise OSError(f"{path} is a link, a pipe or a device")
         with path.open("ab") as there:
             mode = stat.S_IMODE(os.fstat(there.fileno()).st_mode)
     aside = path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.part")
     try:
         with aside.open("xb") as file:
-            file.write(data)
-        if mode is not None:
-            aside.chmod(mode)
+            if mode is not None:
+                aside.chmod(mode)
+            yield file
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)

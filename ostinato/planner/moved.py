@@ -23,6 +23,9 @@ from ostinato.planner.usage import reuse_count
 
 __all__ = ["apart", "moved", "storages_of", "with_entries"]
 
+_FARTHEST = 1 << 63
+"""Bytes that no memory has, and that a size of 64 bits still holds."""
+
 
 def storages_of(plan: EntryPlan, graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """The storages that share each slot of the arena, in order of definition, by the first value of the slot; workspaces too. More than one: in place."""
@@ -48,11 +51,11 @@ def apart(plan: EntryPlan, graph: Graph, groups: Iterable[Collection[str]]) -> E
 def moved(plan: EntryPlan, graph: Graph, places: Mapping[str, int]) -> EntryPlan:
     """The plan with storages of the entry's own arena at these bytes, by name: each with all values that lie in it, in slots and in steps.
 
-    Raises `PlanError` for names that are no storages there, and for bytes that are negative or not aligned.
+    Raises `PlanError` for names that are no storages there, and for bytes that are negative, not aligned or beyond every memory.
     """
     sizes, owners, unit = _sizes(plan, graph), _owners(graph), plan.alignment
     _require(plan, places, sizes)
-    if wrong := {name: offset for name, offset in places.items() if offset < 0 or offset % unit}:
+    if wrong := {name: offset for name, offset in places.items() if not 0 <= offset < _FARTHEST or offset % unit}:
         raise PlanError(f"storages are to begin at {wrong}", node=plan.name, hint=f"give multiples of {unit}, from 0")
     if not places:
         return plan

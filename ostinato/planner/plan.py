@@ -13,7 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ostinato.ir.step import RESERVED_KINDS, WORKSPACE, ByteRange, Region, Step, StepKind
 from ostinato.ir.types import TensorType
@@ -56,7 +56,7 @@ class Slot(_Frozen):
     With several lanes the interval is widened to every step that may run at the same time.
     """
 
-    values: tuple[str, ...]
+    values: tuple[str, ...] = Field(min_length=1)
     range: ByteRange
     first: int
     last: int

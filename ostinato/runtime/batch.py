@@ -74,7 +74,9 @@ def pack(plan: EntryPlan, pieces: Sequence[Piece], block_table: Array) -> tuple[
     count = sum(len(piece.tokens) for piece in pieces)
     if count > tokens or len(pieces) > rows:
         raise CapacityError(
-            f"{count} tokens of {len(pieces)} rows, the entry holds {tokens} tokens of {rows} rows", node=plan.name
+            f"{count} tokens of {len(pieces)} rows, the entry holds {tokens} tokens of {rows} rows",
+            node=plan.name,
+            hint="give fewer, or compile a larger bucket (B, T)",
         )
     inputs: dict[str, Array] = {
         "input_ids": np.zeros(tokens, np.int32),

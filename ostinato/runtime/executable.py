@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 from ostinato.ir.checks import integer
 from ostinato.ir.errors import ConfigError, LifecycleError
 from ostinato.ir.evidence import Validations
+from ostinato.ir.files import named_path
 from ostinato.ir.interp import Observer
 from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
@@ -350,7 +351,7 @@ class Executable(Explains):
                 "this executable was not compiled from a model, which its file would name",
                 hint="save what compile, compile_encoder, LLM, Embedder or Planned.load made",
             )
-        return self.program.saver(self, Path(path), weights=weights, whole=whole)
+        return self.program.saver(self, named_path(path), weights=weights, whole=whole)
 
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(

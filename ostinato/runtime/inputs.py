@@ -51,9 +51,11 @@ class EntryInputs:
             found[key][...] = limit
         return {**found, **self.standing(name)}
 
-    def settled(self, name: str, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
+    def settled(self, name: str, inputs: Any) -> dict[str, Array]:
         """What an entry is measured on, checked: these inputs beside what is `standing`, or its `example` for None."""
-        return self.checked(name, self.example(name) if inputs is None else {**self.standing(name), **inputs})
+        if inputs is None:
+            return self.checked(name, self.example(name))
+        return self.checked(name, {**self.standing(name), **inputs} if isinstance(inputs, Mapping) else inputs)
 
 
 def check_inputs(plan: EntryPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostinato.ir.files import write_text
+from ostinato.ir.files import named_path, write_text
 from ostinato.runtime.trace_events import trace_json
 
 __all__ = ["Profile", "StepOperand", "StepTime", "StepTotal", "chrome_json", "layer_of"]
@@ -120,7 +120,7 @@ class Profile:
 
     def save(self, path: str | Path) -> str:
         """Writes `to_chrome_json` to a file and returns its path. Raises `ConfigError` for a place that cannot be written."""
-        return write_text(Path(path), self.to_chrome_json())
+        return write_text(named_path(path), self.to_chrome_json())
 
     def _totals(self, names: Mapping[int, str]) -> tuple[StepTotal, ...]:
         groups: dict[str, list[StepTime]] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import BinaryIO
 import xxhash
 
 from ostinato.ir.errors import ArtifactError, ConfigError, OstinatoError
+from ostinato.ir.files import replacing
 
 __all__ = ["MOST_MEMBERS", "Content", "Stored", "Written", "damaged", "read_members", "write_members"]
 
@@ -93,18 +93,15 @@ def write_members(path: Path, contents: Iterable[Content], closing: Closing) -> 
 
     The same members give the same bytes. Raises `ConfigError` for a place that cannot be written; what a member's blocks raise comes out.
     """
-    aside = path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("xb") as file:
-                _write(file, contents, closing)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        place = Path(os.path.realpath(path))  # a link stays one
+        if os.path.lexists(place) and not (place.is_file() or place.is_dir()):
+            raise ConfigError(f"{path} is a pipe or a device", hint="name a file, which can be replaced as a whole")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as file:
+            _write(file, contents, closing)
+            file.flush()
+            os.fsync(file.fileno())
     except OstinatoError:  # what a block's source raises
         raise
     except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError

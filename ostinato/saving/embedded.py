@@ -104,7 +104,8 @@ def _specs(tensors: Mapping[str, EmbeddedTensor]) -> dict[str, TensorSpec]:
 
 
 class EmbeddedCheckpoint(Checkpoint):
-    """The checkpoint in an artifact, whose weights were held against their checksum. Raises `ArtifactError` where the parts do not belong together."""
+    """The checkpoint in an artifact, whose weights were held against their checksum. Raises `ConfigError` for one without weights in it, and
+    `ArtifactError` where the parts do not belong together."""
 
     format: ClassVar[str] = "artifact"
 

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from ostinato.backend_hip.evidence.records import ValidationRecord, read_record
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ArtifactError, ConfigError, OstinatoError, StaleArtifact
+from ostinato.ir.files import named_path
 from ostinato.ir.graph import Graph
 from ostinato.ir.text import parse_graph
 from ostinato.ir.version import VERSION
@@ -126,7 +127,7 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 def open_file(path: str | os.PathLike[str]) -> ArtifactFile:
     """The file with its manifest; nothing else of it is read. Raises what `read_artifact` raises."""
-    place = Path(path)
+    place = named_path(path)
     with _reading(place) as file:
         places = read_members(place, file)
         return ArtifactFile(place, _manifest(place, file, places), places)
@@ -135,6 +136,8 @@ def open_file(path: str | os.PathLike[str]) -> ArtifactFile:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
+        if path.is_fifo():  # to open one is to wait for who writes to it
+            raise OSError("it is a pipe")
         with path.open("rb") as file:
             yield file
     except OstinatoError:
@@ -180,6 +183,10 @@ def _contents(opened: ArtifactFile, file: BinaryIO) -> Artifact:
         raise damaged(path, getattr(error, "message", str(error))) from None
     if set(saved.plan.entries) != set(originals) or not originals:
         raise damaged(path, f"the plan has entries {sorted(saved.plan.entries)}, the graphs are of {sorted(originals)}")
+    for name, graph in originals.items():
+        rows = {node.name: node.impl for node in graph.nodes}
+        if other := next((node for node, made in decisions.get(name, {}).items() if rows.get(node) != made.row), None):
+            raise damaged(path, f"{DECISIONS} says that %{other} of entry {name} runs another row than its graph does")
     graphs = {**originals, **saved.graphs}
     stated, planned = (
         (manifest.target, manifest.device),

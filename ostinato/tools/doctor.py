@@ -25,9 +25,7 @@ from ostinato.frontend.checkpoints.packages import MODEL_PACKAGES, find_model_pa
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.tools.console import emit_json, facts, many, output, processors, progress, size, table
 from ostinato.tools.doctor_quirks import known_quirks, show_quirks
-from ostinato.tools.loading import load_function
-from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
-from ostinato.tools.schemas import (
+from ostinato.tools.doctor_report import (
     DeviceInfo,
     DoctorReport,
     GemmRecord,
@@ -37,6 +35,8 @@ from ostinato.tools.schemas import (
     PackageInfo,
     Problem,
 )
+from ostinato.tools.loading import load_function
+from ostinato.tools.options import EXIT_FAILED, JsonOption, SeedOption, refuse_unread
 
 __all__ = ["doctor_command", "examine", "show"]
 

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from ostinato.backend_hip.runtime_faults import FAULTS, RuntimeFault, faults_of
 from ostinato.tools.console import table
+from ostinato.tools.doctor_report import GpuPlatform, KnownQuirk
 from ostinato.tools.loading import load_function
-from ostinato.tools.schemas import GpuPlatform, KnownQuirk
 
 __all__ = ["known_quirks", "show_quirks"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.page import comparison_page
-from ostinato.tools.schemas_compare import CompareReport
+from ostinato.tools.compare.report import CompareReport
 from tests.frontend.small_families import small_model
 
 

@@ -185,3 +185,8 @@ def test_names_in_the_list_of_tenants_read_from_the_left(opened: Open, forward_r
     name = page.locator(".tenant .name bdi").first
     assert name.inner_text()
     assert page.evaluate("name => getComputedStyle(name).direction", name.element_handle()) == "ltr"
+    select(page, NODE)
+    styles = (
+        "[...document.querySelectorAll('aside .mono, aside code')].map((name) => getComputedStyle(name).unicodeBidi)"
+    )
+    assert set(page.evaluate(styles)) == {"isolate"}, "a name that turns the direction turns its own alone"

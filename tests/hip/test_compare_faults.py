@@ -10,7 +10,7 @@ import pytest
 
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.runtime.captured import CapturedRunner
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from tests.faults import FAULTS, Bench
 from tests.frontend.small_families import small_model
 from tests.tools.compare.test_causes import NAMED, compared

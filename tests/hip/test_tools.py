@@ -10,7 +10,7 @@ import pytest
 import ostinato as ost
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.tools.bench import bench
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.profile.bandwidth import read_bandwidth
 from tests.frontend.small_families import small_model
 

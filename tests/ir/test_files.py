@@ -52,6 +52,17 @@ def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
     assert not Path(os.devnull).is_file()
 
 
+def test_a_file_in_a_folder_that_takes_no_other_is_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = tmp_path / "file", tmp_path / "other"
+    file.write_text("old")
+    os.link(file, other)
+    monkeypatch.setattr(os, "access", lambda place, kind: place != tmp_path)
+    write_text(file, "new")
+    assert file.read_text() == other.read_text() == "new"
+
+
 @pytest.mark.parametrize("name", ["", "folder", "x" * 300, "a\0b"])
 def test_places_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()

@@ -154,6 +154,10 @@ def test_what_cannot_be_profiled_is_refused(tiny: ost.TextExecutable) -> None:
         tiny.profile(name, runs=0)
     with pytest.raises(ost.InputError, match="missing inputs"):
         tiny.profile(name, {"input_ids": np.zeros(4, np.int32)})
+    with pytest.raises(ost.InputError, match="inputs are a list"):
+        tiny.profile(name, [1])  # type: ignore[arg-type]
+    with pytest.raises(ost.ConfigError, match="the path is 3"):
+        tiny.profile(name, runs=1).save(3)  # type: ignore[arg-type]
     with tiny.exclusive(), pytest.raises(ost.LifecycleError, match="another call"):
         tiny.profile(name, runs=1)
     with ost.TraceSession(tiny, "layers.0"), pytest.raises(ost.LifecycleError, match="being traced"):

@@ -182,10 +182,19 @@ def test_dumped_folders_and_graphs(ostinato: Run, tiny: Path, tmp_path: Path) ->
     assert diff(tmp_path / "c", tmp_path / "c", run=ostinato).ok
 
 
+def test_entries_that_are_not_in_both_are_told(ostinato: Run, tiny: Path, tmp_path: Path) -> None:
+    buckets = ("--shapes", "B=1,T=1,4")
+    assert ostinato("compile", tiny, *buckets, "--context", "8", "--output", tmp_path / "m.ost").code == 0
+    result = ostinato("diff", tmp_path / "m.ost", tiny, *buckets)
+    assert result.code == 1
+    assert "no entry is in both" in result.out
+
+
 @pytest.mark.parametrize(
     ("after", "options", "message"),
     [
         ("no-such-model", (), "no-such-model"),
+        ("no-such.json", (), "there is no file no-such.json"),
         ("{tiny},policy", (), "no option of a model"),
         ("{tiny},speed=9", (), "no option of a model"),
         ("{tiny},context=many", (), "no option of a model"),

@@ -10,7 +10,8 @@ from rich.console import Console
 from ostinato.backend_hip.runtime_faults import FAULTS
 from ostinato.tools.conformance.quirks import QUIRKS
 from ostinato.tools.doctor_quirks import known_quirks, show_quirks
-from ostinato.tools.schemas import DoctorReport, ErrorReport, GpuCard, GpuLibrary, GpuPlatform
+from ostinato.tools.doctor_report import DoctorReport, GpuCard, GpuLibrary, GpuPlatform
+from ostinato.tools.schemas import ErrorReport
 from tests.tools.conftest import Run
 
 

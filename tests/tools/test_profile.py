@@ -221,7 +221,9 @@ def test_a_captured_graph_needs_the_table_that_it_is_made_of() -> None:
 def test_what_takes_less_before_the_first_run_too_pays_at_once() -> None:
     made = modes(RUNS, [run - 0.1 for run in RUNS])
     made[0].parts["once"] = 9.0
-    assert breaking._compared(made, 1, 0).replays == 1
+    found = breaking._compared(made, 1, 0)
+    assert found.replays == 1
+    assert " less once, " in found.verdict
 
 
 def test_the_interval_of_a_median_holds_it_as_often_as_it_says(rng: np.random.Generator) -> None:

@@ -14,6 +14,7 @@ from ostinato.ir.graph import Graph
 from ostinato.ir.types import DType, TensorType
 from ostinato.tools.stages import file_stem
 from ostinato.tools.view import dot
+from ostinato.tools.view.arena import Paper
 from tests.tools.test_view import needs_dot
 
 TYPE = TensorType((4,), DType.F32)
@@ -55,6 +56,12 @@ def test_options_of_another_type_are_refused(option: str, value: Any, tmp_path: 
             ost.view(one_node(), place, **settings)
         assert refused.value.hint
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [("160", 90), (None, None), (160, [90])])
+def test_a_size_that_is_no_number_is_refused(size: Any) -> None:
+    with pytest.raises(ost.ConfigError, match="the size of a picture is"):
+        Paper(*size)
 
 
 @pytest.mark.parametrize("place", [None, 5, b"report.html", ""])

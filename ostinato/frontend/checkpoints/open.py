@@ -62,6 +62,11 @@ def _open_file(path: Path, families: Sequence[FamilyFiles], cache_directory: Pat
             f"{path} is a saved executable, not a checkpoint",
             hint="ostinato.load_executable, LLM.load and Embedder.load open one",
         )
+    if path.suffix == ".toml" and path.exists():
+        raise WeightsError(
+            f"{path} is the configuration of a training run, not a checkpoint",
+            hint="the commands train, view, diff, profile and breakeven take one; `ostinato train FILE --dry-run` says what its memory holds",
+        )
     refuse_formats([path])
     require_file(path, "checkpoint")
     with path.open("rb") as file:

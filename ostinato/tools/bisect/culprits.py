@@ -71,7 +71,7 @@ class Culprits:
         if self._right.mode != "reference":  # eager runs the same rows
             self._told("walking the steps")
             seen = walked(self._right.executable, self._work)
-        named = self._first(self._questions(seen), seen)
+        named = self._first(self._questions(seen), seen) or self._without.several(seen)
         return (*named, *self._naming.nan(seen), *self._naming.unproven(unproven(self._right.program))), first
 
     def _questions(self, seen: Seen) -> list[_Question]:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ostinato.frontend.model import Model
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import instance, integer, several
 from ostinato.ir.errors import ConfigError, OstinatoError
+from ostinato.ir.files import named_path
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
 from ostinato.saving.read import is_artifact
@@ -30,15 +31,23 @@ from ostinato.tools.bisect.report import BisectReport, Culprit
 from ostinato.tools.bisect.steps import walked
 from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, outputs_of
 from ostinato.tools.compare.asked import packed
-from ostinato.tools.compare.functions import asked, named_function
+from ostinato.tools.compare.functions import answers_of, named_function
 from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, parse_side, refuse_settings
-from ostinato.tools.compare.workload import TEXTS, Case, WorkStep, longest_sequence, make_cases, room_of, steps_of
+from ostinato.tools.compare.workload import (
+    DEFAULT_TOKENS,
+    TEXTS,
+    Case,
+    WorkStep,
+    longest_sequence,
+    make_cases,
+    room_of,
+    steps_of,
+)
 from ostinato.tools.repro.bundle import need_new_folder, write_bundle
 
 __all__ = ["bisect"]
 
-_TOKENS = 16
 _Target = Model | str | os.PathLike[str] | Executable
 
 
@@ -71,8 +80,9 @@ def bisect(
     told = report_progress or (lambda text: None)
     runs, seed = integer(runs, "runs", low=2), integer(seed, "seed", low=0)
     length = None if tokens is None else integer(tokens, "tokens", low=1)
+    base = instance(base, Side, "base") or DEFAULT_SIDE
     if output is not None:
-        need_new_folder(Path(output))
+        need_new_folder(named_path(output))
     told("compiling")
     name = "executable" if isinstance(target, Executable) else _name(target)
     if isinstance(target, Executable) or is_artifact(name):
@@ -81,8 +91,9 @@ def bisect(
         base = DEFAULT_SIDE
     opening = _Opening(target, base, buckets, context, length)
     b = opening.subject(right, "right")
-    steps, case = ((*work,), None) if work is not None else _work(b.executable, length, seed)
+    steps, case = (_given(work), None) if work is not None else _work(b.executable, length, seed)
     a = opening.left(left, b, steps, case)
+    _require_alike(a, b, steps)
     search = _Search(a, b, steps, runs, told)
     found = search.run()
     facts: dict[str, Any] = {"model": name, "left": a.name, "right": b.name, "seed": seed, **found}
@@ -99,6 +110,7 @@ class _Search:
         self, left: Subject, right: Subject, work: tuple[WorkStep, ...], runs: int, told: Callable[[str], None]
     ) -> None:
         self.left, self.right, self.work, self.runs, self.told = left, right, work, runs, told
+        self.looked_at = right
         self.trials = Trials(told)
         self.limit = 0.0
         self.first: tuple[int, str] | None = None
@@ -119,7 +131,7 @@ class _Search:
         for subject, outputs in ((self.right, found), (self.left, self.good)):
             changed = self._unrepeated(subject, outputs)
             if changed is not None:
-                named = culprits.unrepeated(subject)
+                self.looked_at, named = subject, culprits.unrepeated(subject)
                 return {**facts, **changed, "ok": False, "verdict": "not repeated", "culprits": named}
         different = compared(self.work, self.good, found, self.limit)
         if different is None:
@@ -157,7 +169,7 @@ class _Search:
             try:
                 values, saved = self._values(culprit)
                 made = reduced(
-                    self.right,
+                    self.looked_at,
                     culprit,
                     values,
                     saved=saved,
@@ -179,11 +191,11 @@ class _Search:
         return {"unreduced": "; ".join(dict.fromkeys(reasons))}
 
     def _values(self, culprit: Culprit) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-        """All values of the run in which the culprit's entry goes wrong: as the right side made them, and those of the left."""
+        """All values of the run in which the culprit's entry goes wrong: as the side that is looked at made them, and those of the left."""
         number = 0 if self.first is None else self.first[0]
         if self.work[number].entry != culprit.entry:
             number = next(index for index, step in enumerate(self.work) if step.entry == culprit.entry)
-        seen = walked(self.right.executable, self.work[: number + 1], whole=True)
+        seen = walked(self.looked_at.executable, self.work[: number + 1], whole=True)
         mode = "planned" if self.left.mode == "captured" else self.left.mode
         probe = Probe(self.left.executable, mode)
         saved: dict[str, Array] = {}
@@ -204,7 +216,7 @@ class _Opening:
         tokens: int | None,
     ) -> None:
         self._target, self._base, self._buckets, self._context = target, base, buckets, context
-        self._length = tokens or _TOKENS
+        self._length = tokens
         self._sides: Sides | None = None
 
     def subject(self, given: Any, what: str) -> Subject:
@@ -233,7 +245,7 @@ class _Opening:
         answers = []
         for step in work:
             width = next(item.type.static_shape[-1] for item in wanted.outputs if item.name == step.output)
-            answers.append(asked(called, case, step.places, width, name))
+            answers.append(answers_of(called, case, step.places, width, name))
         return Subject(name, right.executable.clone("reference"), answers=tuple(answers))
 
     def _opened(self) -> Sides:
@@ -243,17 +255,42 @@ class _Opening:
             else:
                 model = open_model(self._target)
                 encoder = model.family.encoder is not None
-                shapes = self._buckets or {"B": [TEXTS if encoder else 1], "T": [self._length]}
-                context = None if encoder else self._context or (None if self._buckets else self._length)
+                length = self._length or min(DEFAULT_TOKENS, model.config.context_limit)
+                shapes, context = self._buckets, self._context
+                if shapes is None:
+                    shapes = {"B": [TEXTS if encoder else 1], "T": [length]}
+                    context = context if encoder or context is not None else length
                 self._sides = Sides(model, buckets=shapes, context=context)
         return self._sides
 
 
 def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[tuple[WorkStep, ...], Case]:
     run = packed(executable)
-    longest = min(_TOKENS, longest_sequence(run)) if tokens is None else tokens
+    longest = min(DEFAULT_TOKENS, longest_sequence(run)) if tokens is None else tokens
     (case,) = make_cases(room_of(run), tokens=longest, seed=seed, edges=False)
     return steps_of(run, case), case
+
+
+def _given(work: Sequence[WorkStep]) -> tuple[WorkStep, ...]:
+    """Work of the caller's. Raises `ConfigError` for what is none, and for work of which nothing is looked at: any sides would agree."""
+    steps = several(work, WorkStep, "WorkStep")
+    if not any([integer(step.valid_rows, "valid_rows", low=0) for step in steps]):
+        raise ConfigError("work has no rows that are looked at", hint="give steps with valid_rows of 1 or more")
+    return steps
+
+
+def _require_alike(left: Subject, right: Subject, work: Sequence[WorkStep]) -> None:
+    """Raises `ConfigError` where the left side cannot be given the work, which is that of the right one."""
+    for name in dict.fromkeys(step.entry for step in work):
+        given, wanted = (
+            None if plan is None else {item.name: (item.type.static_shape, item.type.dtype) for item in plan.inputs}
+            for plan in (side.program.plan.entries.get(name) for side in (left, right))
+        )
+        if wanted is not None and given != wanted:
+            raise ConfigError(
+                f"{left.name} has no entry {name} with the inputs that it has in {right.name}",
+                hint="give sides of the same buckets, context and logits",
+            )
 
 
 def _name(target: Model | str | os.PathLike[str]) -> str:

@@ -10,6 +10,8 @@ from ostinato.tools.repro.report import required_text
 
 __all__ = ["show_bisection"]
 
+_ELSE = "the sides may compute different things, or with other weights: `ost.TraceSession` shows the values of chosen nodes (docs/trace-values.md)"
+
 
 def show_bisection(report: BisectReport, console: Console) -> None:
     """Prints the report."""
@@ -34,6 +36,7 @@ def show_bisection(report: BisectReport, console: Console) -> None:
         return
     if not report.culprits:
         console.print("nothing that could be left out makes the difference", style="bold red", markup=False)
+        console.print(_ELSE, markup=False)
     if report.reduced:
         console.print(f"reduced to {many(len(report.reduced), 'node')}: {', '.join(report.reduced)}", markup=False)
     if report.bundle is not None:

@@ -188,6 +188,17 @@ class Without:
             self.naming.culprit("pass", text, entry=entry, node=node, names=kept, evidence=evidence, workaround=mend)
         ]
 
+    def several(self, seen: Seen) -> list[Culprit]:
+        """What the walk saw, where no one decision makes the difference: it stays without any of them, since there is another cause beside it."""
+        told = "leaving it out alone does not end the difference: there is another cause, to be looked for when this one is mended"
+        if seen.spoilt is not None:
+            node, spoilt = seen.spoilt
+            names, where = self._storages(seen), {"entry": seen.entry, "node": node.name}
+            text = f"%{spoilt.value} is not as it was made when %{node.name} reads it"
+            evidence = [*_spoilt(seen), told]
+            return [self.naming.culprit("bytes", text, **where, names=names, evidence=evidence, workaround="reuse=False")]
+        return [] if seen.wrong is None else [self._row(seen, seen.wrong[0].name, told)]
+
     # helpers
 
     def _differs(self, good: Outputs, limit: float, found: Outputs | None = None) -> bool:

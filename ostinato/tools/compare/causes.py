@@ -11,16 +11,16 @@ import numpy as np
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
 from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
+from ostinato.tools.compare.report import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 from ostinato.tools.compare.sides import Side, Sides
 from ostinato.tools.compare.summary import places_anew
 from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.schemas_compare import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 
-__all__ = ["TABLE_BUDGET", "Causes", "affordable"]
+__all__ = ["Causes", "affordable"]
 
-TABLE_BUDGET = 800_000_000
-"""Weights times steps that a table of operators is made for: numpy takes a second for some hundred million."""
+_BUDGET = 800_000_000
+"""Weights times steps that references are asked for, of larger models those of the first steps only: numpy takes a second for some hundred million."""
 _OTHER_PLANS = ("no-reuse", "guarded")
 _LEAST_REPLAYS = 3
 _MOST_FINDINGS = 4
@@ -28,10 +28,10 @@ _OTHERWISE = "every node up to there gives what its reference gives: the graphs 
 _ROUNDED = "the graph is the same and every node up to there gives what its reference gives: roundings add up to more than is allowed (`--tolerance`)"
 
 
-def affordable(executable: Executable, budget: int) -> int:
-    """Steps whose weights, in numbers, are within a budget: one at least."""
+def affordable(executable: Executable) -> int:
+    """Steps that numpy can work out in some seconds, one at least: its time goes with the weights that a step reads."""
     elements = sum(slot.type.elements for slot in executable.program.plan.weights)
-    return max(1, budget // max(1, elements))
+    return max(1, _BUDGET // max(1, elements))
 
 
 class Causes:
@@ -155,7 +155,7 @@ class Causes:
     def table(self, ran: Ran) -> OperatorTable:
         """The errors of a side's operators over the first steps of the work."""
         assert ran.executable is not None, "it is asked of executables"
-        steps = min(2, affordable(ran.executable, TABLE_BUDGET), len(self._steps(ran)))
+        steps = min(2, affordable(ran.executable), len(self._steps(ran)))
         return OperatorTable(side=ran.name, steps=steps, rows=self.examine(ran, steps).operators)
 
     def _fresh(self, side: Side) -> Executable:

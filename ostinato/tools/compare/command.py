@@ -12,6 +12,7 @@ from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
 from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.page import comparison_page
+from ostinato.tools.compare.report import CompareReport
 from ostinato.tools.compare.show import comparison_markdown, show_comparison
 from ostinato.tools.console import emit_json, notice, output, progress
 from ostinato.tools.options import (
@@ -31,7 +32,6 @@ from ostinato.tools.options import (
     chosen_model,
     parse_shapes,
 )
-from ostinato.tools.schemas_compare import CompareReport
 
 __all__ = ["compare_command"]
 

@@ -37,26 +37,23 @@ from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.processes import Again, require_told, run_processes
+from ostinato.tools.compare.report import (
+    CompareReport,
+    Mismatch,
+    PairVerdict,
+)
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, refuse_settings
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.training import compare_training
 from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
-from ostinato.tools.compare.workload import TEXTS, Case, Room, WorkStep, make_cases, room_of, steps_of
+from ostinato.tools.compare.workload import DEFAULT_TOKENS, TEXTS, Case, Room, WorkStep, make_cases, room_of, steps_of
 from ostinato.tools.programs import precision_of
-from ostinato.tools.schemas_compare import (
-    CompareReport,
-    Mismatch,
-    PairVerdict,
-)
 
 __all__ = ["compare"]
 
-DEFAULT_TOKENS = 16
 ROWS = 8
 """Sequences at once of a model that is compiled here."""
-REFERENCE_BUDGET = 800_000_000
-"""Weights times steps that the interpreter is given: of larger models it answers the first cases only."""
 
 
 def compare(
@@ -264,7 +261,7 @@ def _run_all(
     for name, executable in executables.items():
         said(f"running {name}")
         reference = executable.mode == "reference"
-        few = _few(cases, affordable(executable, REFERENCE_BUDGET)) if reference or _in_numpy(executable) else cases
+        few = _few(cases, affordable(executable)) if reference or _in_numpy(executable) else cases
         runs[name] = run_side(executable, few, replays=1 if reference else replays, poison=poison)
     like = max((run.answers for run in runs.values()), key=lambda answers: len(answers.keys))
     for name, function in functions.items():

@@ -20,11 +20,11 @@ from ostinato.planner.settings import DEFAULT_SETTINGS
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.differences import first_difference
 from ostinato.tools.compare.examine import node_place
+from ostinato.tools.compare.report import NodePlace
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.sides import Side, Sides
 from ostinato.tools.compare.variants import in_plan
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.schemas_compare import NodePlace
 
 __all__ = ["Divergence", "Seen", "first_divergence"]
 

@@ -24,10 +24,10 @@ from ostinato.tools.compare.differences import (
     place_of_largest,
     root_mean_square,
 )
+from ostinato.tools.compare.report import Cause, Finite, NodePlace, NonFinite, OperatorError
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.walk import Visit, Walk
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.schemas_compare import Cause, Finite, NodePlace, NonFinite, OperatorError
 
 __all__ = ["Examination", "examine", "find_unrepeatable", "node_place"]
 

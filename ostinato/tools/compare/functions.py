@@ -22,7 +22,7 @@ from ostinato.ir.types import Array
 from ostinato.runtime.binding import as_array
 from ostinato.tools.compare.workload import Case
 
-__all__ = ["asked", "named_function"]
+__all__ = ["answers_of", "named_function"]
 
 _CONTRACT = "it is given int32 [T] and gives [T, vocabulary] or [vocabulary] logits, of an encoder [dimension]"
 
@@ -50,7 +50,9 @@ def named_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     return chosen
 
 
-def asked(function: Callable[..., Any], case: Case, places: Sequence[tuple[int, int]], width: int, name: str) -> Array:
+def answers_of(
+    function: Callable[..., Any], case: Case, places: Sequence[tuple[int, int]], width: int, name: str
+) -> Array:
     """What a function gives at these (row, position) of a case: float32 [len(places), width].
 
     Raises `ConfigError`, naming the side, for what the function raises and for results of another shape or kind.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from html import escape
 
+from ostinato.tools.compare.report import CompareReport, OperatorTable, PairVerdict
 from ostinato.tools.compare.show import Section, broken_lines, sections
 from ostinato.tools.console import milliseconds
 from ostinato.tools.page import asset, render_page
-from ostinato.tools.schemas_compare import CompareReport, OperatorTable, PairVerdict
 
 __all__ = ["comparison_page"]
 

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ostinato.ir.errors import BackendError, ConfigError
+from ostinato.tools.compare.report import CompareReport, ProcessDigest
 from ostinato.tools.compare.sides import Side, parse_side
 from ostinato.tools.fresh_process import ask
-from ostinato.tools.schemas_compare import CompareReport, ProcessDigest
 
 __all__ = ["Again", "require_told", "run_processes"]
 

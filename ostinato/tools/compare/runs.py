@@ -22,9 +22,9 @@ from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.tools.compare.differences import bits_equal, first_changed
-from ostinato.tools.compare.functions import asked
+from ostinato.tools.compare.functions import answers_of
+from ostinato.tools.compare.report import SideCounts
 from ostinato.tools.compare.workload import Case, WorkStep, steps_of
-from ostinato.tools.schemas_compare import SideCounts
 
 __all__ = [
     "Answers",
@@ -128,7 +128,7 @@ def _run(
 def run_function(
     function: Callable[..., Any], name: str, cases: Sequence[Case], like: Answers, *, replays: int
 ) -> SideRun:
-    """Asks a function of the caller's for what another side gave. Raises what `asked` raises."""
+    """Asks a function of the caller's for what another side gave. Raises what `answers_of` raises."""
     places: list[list[tuple[int, int]]] = [[] for _ in cases]
     for case, row, position in like.keys:
         places[case].append((row, position))
@@ -140,7 +140,7 @@ def run_function(
     for replay in range(replays):
         begin = time.perf_counter()
         found = np.concatenate(
-            [asked(function, case, wanted, width, name) for case, wanted in zip(cases, places, strict=True)]
+            [answers_of(function, case, wanted, width, name) for case, wanted in zip(cases, places, strict=True)]
         )
         seconds.append(time.perf_counter() - begin)
         if first is None:

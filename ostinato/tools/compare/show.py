@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from ostinato.tools.compare.report import CompareReport, OperatorError, SideReport
 from ostinato.tools.console import count, milliseconds, size, table
-from ostinato.tools.schemas_compare import CompareReport, OperatorError, SideReport
 
 __all__ = ["Section", "broken_lines", "comparison_markdown", "sections", "show_comparison"]
 

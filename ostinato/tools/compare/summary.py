@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from ostinato.passes.policy import named_policy
+from ostinato.tools.compare.report import BreakEven, Cause, Mismatch, ModeTiming, PairVerdict, SideReport
 from ostinato.tools.compare.verdicts import Ran
 from ostinato.tools.programs import device_of
-from ostinato.tools.schemas_compare import BreakEven, Cause, Mismatch, ModeTiming, PairVerdict, SideReport
 
 __all__ = ["holds", "places_anew", "programs_of", "side_report", "timing_of"]
 

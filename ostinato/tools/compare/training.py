@@ -26,13 +26,13 @@ from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import sides_of
 from ostinato.tools.compare.causes import Causes
 from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest, root_mean_square
+from ostinato.tools.compare.report import CompareReport, Mismatch, PairVerdict, Verdict
 from ostinato.tools.compare.runs import Answers, Counted, SideRun, Unrepeated, counting, counts_of, poison_memory
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.verdicts import Ran, identity_of, is_exact, tolerance_of
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
-from ostinato.tools.schemas_compare import CompareReport, Mismatch, PairVerdict, Verdict
 
 __all__ = ["STEPS", "compare_training"]
 

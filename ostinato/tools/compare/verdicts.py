@@ -12,10 +12,10 @@ from ostinato.ir.text import print_graph
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest
+from ostinato.tools.compare.report import Mismatch, PairVerdict, Required, Verdict
 from ostinato.tools.compare.runs import Answers, Key, SideRun
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Case
-from ostinato.tools.schemas_compare import Mismatch, PairVerdict, Required, Verdict
 
 __all__ = [
     "TOLERANCE",

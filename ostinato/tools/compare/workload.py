@@ -21,6 +21,7 @@ from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.sampling_inputs import sampling_inputs
 
 __all__ = [
+    "DEFAULT_TOKENS",
     "TEXTS",
     "Case",
     "Room",
@@ -32,6 +33,8 @@ __all__ = [
     "steps_of",
 ]
 
+DEFAULT_TOKENS = 16
+"""Of the longest sequence, or as many as the context has."""
 TEXTS = 8
 """Texts that an encoder is given."""
 EDGE_ROWS = 4

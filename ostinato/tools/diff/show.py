@@ -46,6 +46,8 @@ def _plan(plan: PlanDiff, most: int | None) -> Iterator[str]:
         yield f"- entry {name}"
     for name in plan.only_after:
         yield f"+ entry {name}"
+    if plan.only_before and plan.only_after and not plan.entries:
+        yield "no entry is in both, so only what they share is compared: a model is planned as step, `ostinato compile` and artifacts have prefill and decode"
     every = set.intersection(*(set(entry.facts) for entry in plan.entries)) if len(plan.entries) > 1 else set()
     if every:
         yield "every entry"

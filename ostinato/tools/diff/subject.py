@@ -32,6 +32,8 @@ __all__ = ["KEYS", "Planning", "Subject", "open_subject"]
 KEYS = ("policy", "dtype", "target", "context", "memory-limit", "reuse", "disable", "levels.NAME", "B", "T")
 """What may stand behind the name of a model."""
 _PLAN, _GRAPH = "plan.json", ".graph"
+_FILES = (".json", ".toml", _GRAPH)
+"""Ends of names that no model has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def open_subject(text: str, planning: Planning) -> Subject:
         return _file(path)
     if path.is_dir() and not (path / "config.json").exists():
         return _folder(path)
+    if path.suffix in _FILES and not path.exists():
+        raise ConfigError(f"there is no file {path}", hint="saved plans are what `ostinato plan --output` writes")
     name, own = _options(text, planning)
     program = plan_buckets(
         load(name),

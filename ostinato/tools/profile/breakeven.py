@@ -190,7 +190,8 @@ def _compared(modes: Sequence[_Mode], later: int, earlier: int) -> BreakevenRepo
     once = _before(modes, later) - _before(modes, earlier)
     replays = max(math.ceil(once / gain), 1) if low > 0 else None
     if replays is not None:
-        verdict = f"{fast.name} pays from run {replays} on: {milliseconds(once)} more once, {milliseconds(gain)} less a run than {slow.name}"
+        before = f"{milliseconds(abs(once))} {'more' if once >= 0 else 'less'} once"
+        verdict = f"{fast.name} pays from run {replays} on: {before}, {milliseconds(gain)} less a run than {slow.name}"
     elif high < 0:
         verdict = f"{NO_GAIN}: {fast.name} takes {milliseconds(-gain)} more a run than {slow.name}"
     else:

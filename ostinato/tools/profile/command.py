@@ -22,6 +22,7 @@ from ostinato.tools.artifacts import (
     WeightsOption,
     open_saved,
 )
+from ostinato.tools.completion import among
 from ostinato.tools.console import Steps, emit_json, output, progress
 from ostinato.tools.options import (
     CaptureOption,
@@ -88,7 +89,10 @@ def profile_command(
     capture: CaptureOption = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Timed runs; the middle half of them counts.")] = 20,
     by: Annotated[
-        str, typer.Option("--by", help="What the table lists: operator, layer, or the slowest step.")
+        str,
+        typer.Option(
+            "--by", autocompletion=among(*_BY), help="What the table lists: operator, layer, or the slowest step."
+        ),
     ] = "operator",
     top: Annotated[int, typer.Option("--top", min=1, help="Most rows of a table.")] = 20,
     file: Annotated[

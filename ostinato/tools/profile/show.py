@@ -12,7 +12,7 @@ from ostinato.tools.profile.report import BreakevenReport, ProfileReport
 __all__ = ["show_breakeven", "show_profile"]
 
 _COLUMNS = ("", "steps", "time", "of the sum", "GB/s", "GFLOP/s", "of the ceiling", "bound by")
-_ABOVE = "above 100 % of the ceiling: bytes came from a cache, or rows that are not valid were counted and skipped"
+_ABOVE = "above 100 % of the ceiling: bytes came from a cache, rows that are not valid were skipped, or the machine was busier when ceilings were measured"
 
 
 def show_profile(report: ProfileReport, console: Console, *, by: str, top: int) -> None:

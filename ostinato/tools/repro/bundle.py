@@ -53,6 +53,9 @@ def need_new_folder(path: Path) -> None:
     """Raises `ConfigError` for a place where no bundle can be written: something is there already."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} is there already", hint="name a folder that does not exist, or is empty")
+    above = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path)
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path} cannot be written: {above} is no writable folder", hint="name a writable place")
 
 
 def write_bundle(bundle: Bundle, path: Path, plan: str = "") -> ReproFile:
@@ -253,11 +256,11 @@ def _readme(about: ReproFile, folder: str) -> str:
             "",
         ]
     lines += [
-        f"{_GRAPH}          the operators, in the text form of graphs",
-        f"{_VALUES}  their inputs and weights"
+        f"{_GRAPH:<20}the operators, in the text form of graphs",
+        f"{_VALUES:<20}their inputs and weights"
         + (f"; {_SAVED}NAME: outputs that are right" if about.left == "saved" else ""),
-        f"{_ABOUT}         what was compared, where, and the sha256 of the other files",
+        f"{_ABOUT:<20}what was compared, where, and the sha256 of the other files",
     ]
     if _PLAN in about.files:
-        lines.append(f"{_PLAN}          the plan, whose places are the fault")
+        lines.append(f"{_PLAN:<20}the plan, whose places are the fault")
     return "\n".join([*lines, ""])

@@ -17,7 +17,7 @@ from ostinato.ir.step import device_class
 from ostinato.ir.types import Array
 from ostinato.runtime.device import Device
 from ostinato.stages import open_device
-from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest
+from ostinato.tools.compare.differences import bits_equal, difference_of, first_changed, place_of_largest
 from ostinato.tools.repro.bundle import Bundle, read_bundle, require_code
 from ostinato.tools.repro.cut import Cut
 from ostinato.tools.repro.report import Needs, Outcome, ReproReport, Way, Worst
@@ -70,7 +70,10 @@ def repro(
 def judge(
     cut: Cut, saved: Outputs, device: Device, left: Way, right: Way, absolute: float, relative: float, runs: int
 ) -> tuple[Outcome, Worst | None]:
-    """How `right` compares with `left`, each run `runs` times, and the largest difference where there is one."""
+    """How `right` compares with `left`, each run `runs` times, and the largest difference where there is one.
+
+    Raises `CapacityError` where there is no memory for the values, and what `run_way` and `worst_of` raise.
+    """
     try:
         with np.errstate(all="ignore"):  # values of a fault may be anything, and are compared as what they are
             good, found = run_way(cut, saved, device, left, 1)[0], run_way(cut, saved, device, right, runs)
@@ -86,7 +89,7 @@ def judge(
 
 
 def run_way(cut: Cut, saved: Outputs, device: Device, way: Way, runs: int) -> list[dict[str, Array]]:
-    """Valid rows of the outputs in one way, run by run."""
+    """Valid rows of the outputs in one way, run by run. Raises what lowering, loading and running raise."""
     if way == "saved":
         return [dict(saved)]
     if way == "reference":
@@ -101,7 +104,10 @@ def run_way(cut: Cut, saved: Outputs, device: Device, way: Way, runs: int) -> li
 
 
 def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) -> Worst | None:
-    """The element that is furthest beyond the limits, None where all keep them (with limits of 0: where all bits are equal)."""
+    """The element that is furthest beyond the limits, None where all keep them (with limits of 0: where all bits are equal).
+
+    Raises `ConfigError` where the two do not have the same values in the same shapes.
+    """
     worst: Worst | None = None
     furthest = 0.0
     for name, a in left.items():
@@ -114,9 +120,11 @@ def worst_of(left: Outputs, right: Outputs, absolute: float, relative: float) ->
         if bits_equal(a, b) or not a.size:
             continue
         difference = difference_of(a, b)
-        beyond = difference - absolute - relative * np.nan_to_num(np.abs(a.astype(np.float64)), posinf=0.0)
-        place = place_of_largest(beyond)
+        with np.errstate(over="ignore", invalid="ignore"):
+            beyond = difference - absolute - relative * np.nan_to_num(np.abs(a.astype(np.float64)), posinf=0.0)
         exact = absolute == relative == 0
+        other_bits = exact and a.dtype == b.dtype and not difference.any()  # 0.0 and -0.0, or NaN of another kind
+        place = first_changed(a, b) if other_bits else place_of_largest(beyond)
         if (exact and worst is None) or float(beyond[place]) > furthest:
             furthest = max(furthest, float(beyond[place]))
             worst = Worst(

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.problem import Bound, Problem, Solution
@@ -69,6 +70,9 @@ class Paper:
         return Paper(width, height)
 
     def __post_init__(self) -> None:
+        sizes = (self.width, self.height)
+        if not all(isinstance(size, int | float) for size in sizes):
+            raise ConfigError(f"the size of a picture is {shown(sizes)}", hint="give millimetres, as in Paper(160, 90)")
         if not (60 <= self.width <= 2000 and 50 <= self.height <= 2000):
             raise ConfigError(
                 f"a picture of {self.width} by {self.height} mm cannot be drawn",
@@ -77,7 +81,10 @@ class Paper:
 
 
 def map_of_plan(plan: EntryPlan, device: str | None = None) -> ArenaMap:
-    """The arena of an entry on its own device, or on another one that its plan names; `kind` is what each slot is for (`roles.py`)."""
+    """The arena of an entry on its own device, or on another one that its plan names; `kind` is what each slot is for (`roles.py`).
+
+    Raises `ConfigError` for a device on which the plan has no arena.
+    """
     touches = Touches(plan)
     tenants = tuple(
         Tenant(

@@ -75,6 +75,9 @@ def test_what_cannot_be_run_shows_no_difference_and_is_counted() -> None:
 
     trials = Trials()
     assert set(smallest("abcdefgh", trials.question("{}", refusing))) == {"c", "f"}
+    before = trials.refused
+    assert not trials.asked("a row of the user's that raises", lambda: bool({}["row"]))
+    assert trials.refused == before + 1
     assert 0 < trials.refused < trials.count
 
 

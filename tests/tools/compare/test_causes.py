@@ -13,12 +13,12 @@ import ostinato as ost
 from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.examine import examine
+from ostinato.tools.compare.report import CompareReport
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.variants import in_variant
 from ostinato.tools.compare.workload import make_workload
-from ostinato.tools.schemas_compare import CompareReport
 from tests.faults import FAULTS, Bench, Fault, Planted
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import ostinato as ost
 from ostinato.ir.types import Array
-from ostinato.tools.compare import compare
-from ostinato.tools.compare.functions import asked, named_function
+from ostinato.tools.compare.comparison import compare
+from ostinato.tools.compare.functions import answers_of, named_function
 from ostinato.tools.compare.workload import Case
 from tests.frontend.small_families import small_model
 
@@ -98,7 +98,7 @@ def test_an_encoder_gives_one_embedding_a_text(tmp_path: Path) -> None:
 def test_what_breaks_the_contract_is_refused(function: Callable[[Array], Any], said: str) -> None:
     case = Case("random", (np.arange(3, dtype=np.int32),), (3,))
     with pytest.raises(ost.ConfigError, match=said) as caught:
-        asked(function, case, [(0, 2)], 4, "mine")
+        answers_of(function, case, [(0, 2)], 4, "mine")
     assert caught.value.node == "mine"
     assert caught.value.hint is not None
 

@@ -11,7 +11,7 @@ import pytest
 
 import ostinato as ost
 from ostinato.ir.types import Array
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.differences import bits_equal, first_difference
 from ostinato.tools.compare.probe import Probe
 from ostinato.tools.compare.variants import VARIANTS, in_variant
@@ -97,6 +97,14 @@ def test_two_oracles_part_at_a_node_too(tiny: Path) -> None:
     assert pair.divergence is not None
     assert not report.causes
     assert compare(str(tiny), sides, tokens=4, edges=False, operators=False, device="cpu").ok
+
+
+def test_roundings_that_are_not_allowed_are_no_other_graph(tiny: Path) -> None:
+    sides = ("reference", "planned")
+    report = compare(str(tiny), sides, tolerance=1e-9, tokens=4, edges=False, operators=False, device="cpu")
+    (pair,) = report.pairs
+    assert (pair.verdict, report.causes) == ("mismatch", ())
+    assert "the graph is the same" in pair.note
 
 
 def test_an_artifact_is_a_side_and_a_target(tiny: Path, tmp_path: Path) -> None:

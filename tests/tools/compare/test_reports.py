@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import ostinato as ost
-from ostinato.tools.compare import compare
 from ostinato.tools.compare.command import compare_command
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.page import comparison_page
+from ostinato.tools.compare.report import CompareReport, Mismatch
 from ostinato.tools.compare.show import comparison_markdown, sections
 from ostinato.tools.compare.sides import Side
-from ostinato.tools.schemas_compare import CompareReport, Mismatch
 from tests.tools.conftest import Run
 
 
@@ -159,9 +159,11 @@ def test_the_command_writes_what_it_is_asked_for(ostinato: Run, tiny: Path, tmp_
 
 def test_one_side_is_compared_with_the_planned_mode(ostinato: Run, tiny: Path) -> None:
     options = ("--tokens", "4", "--replays", "1", "--no-operators")
-    result = ostinato("compare", str(tiny), "--side", "levels.linear=reference", *options)
+    result = ostinato("compare", str(tiny), "--side", "levels.linear=reference", *options, "--json")
     assert result.code == 0, result.err
-    assert "planned / levels.linear=reference" in result.out
+    report = result.report()
+    assert isinstance(report, CompareReport)
+    assert [(pair.left, pair.right) for pair in report.pairs] == [("planned", "levels.linear=reference")]
     strict = ostinato("compare", str(tiny), "--side", "levels.linear=reference", *options, "--tolerance", "0")
     assert strict.code == 1
     assert "a contract is broken" in strict.out

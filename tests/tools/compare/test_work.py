@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ostinato as ost
-from ostinato.tools.compare import compare
+from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Room, make_cases, room_of, steps_of
 
