@@ -184,7 +184,7 @@ def _judged(
     if artifact is not None and operators and file.manifest.target == device.target.name:
         try:
             target = target_of(artifact, device)
-            for graph in artifact.graphs.values():
+            for graph in artifact.every_graph:
                 verify(graph, target=target, phase="selected")
         except OstinatoError as error:
             if not differences:

@@ -115,6 +115,10 @@ class _Walk:
         self.takers: dict[str, str] = {}
         self.made_at: dict[str, int] = {}
         self.mutable = {item.value.name for item in graph.updated}
+        names = [item.value.name for item in graph.inputs] + [
+            value.name for node in graph.nodes for value in node.results
+        ]
+        self.unique = len(set(names)) == len(names)
         # what the operators' rules say: models repeat themselves, layer by layer
         self._known: dict[Hashable, tuple[TensorType, ...]] = {}
 
@@ -208,7 +212,8 @@ class _Walk:
                 self._define(statement, value.name, value.type, None)
             return
         places: Mapping[str, StorageView] = {}
-        if self._inferred(statement, node, opdef):
+        inferred = self._inferred(statement, node, opdef)
+        if inferred:
             try:
                 places = self.views.results(node, self.types)
             except LayoutError as error:
@@ -217,7 +222,7 @@ class _Walk:
         for value in node.results:
             self._define(statement, value.name, value.type, places.get(value.name))
             check_result(out, statement, value.name, value.type, opdef.is_view)
-        self._implementation(statement, node, opdef)
+        self._implementation(statement, node, opdef, sound=inferred and self.unique)
 
     def _schema(self, statement: int, node: Node, opdef: OpDef) -> bool:
         out = self.out
@@ -326,7 +331,8 @@ class _Walk:
 
     # gates
 
-    def _implementation(self, statement: int, node: Node, opdef: OpDef) -> None:
+    def _implementation(self, statement: int, node: Node, opdef: OpDef, *, sound: bool) -> None:
+        """The gates of a node; rows are asked about `sound` ones alone, whose types are what every row may rely on."""
         out = self.out
         if opdef.is_view:
             if node.impl is not None:
@@ -341,6 +347,8 @@ class _Walk:
                 rows = ", ".join(row.name for row in self.target.rows_for(node.op)) or "none"
                 message = f"{self.target.name} has no row {node.impl} for {node.op}"
                 out.report("V23", statement, message, f"one of: {rows}", node.impl)
+                return
+            if not sound:
                 return
             try:
                 refusal = row_refusal(row, call_site(self.graph, node, self.views, ops=self.ops), opdef)

@@ -9,7 +9,7 @@ Source: "Trace Event Format", the document that the Chromium project publishes w
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["trace_json", "trace_problems"]
@@ -28,7 +28,7 @@ def trace_problems(text: str) -> list[str]:
     """What is wrong with a trace, at most 20 findings: the form of the object and of each event, and complete events of a thread that cross one another."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return [f"it is no JSON: {error}"]
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
         return ['expected an object with a list "traceEvents"']
@@ -40,7 +40,8 @@ def trace_problems(text: str) -> list[str]:
         wrong = list(_event_problems(event))
         problems += [f"event {index}: {problem}" for problem in wrong]
         if not wrong and event["ph"] == "X":
-            spans.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"], index))
+            start, duration = float(event["ts"]), float(event["dur"])
+            spans.setdefault((event["pid"], event["tid"]), []).append((start, start + duration, index))
     for thread, placed in spans.items():
         problems += _crossings(thread, placed)
     return problems[:_MOST_PROBLEMS]
@@ -61,7 +62,7 @@ def _event_problems(event: object) -> Iterator[str]:
     if phase == "X":
         yield from _complete_problems(event)
     elif phase == "M":
-        if event.get("name") in _NAMES and not isinstance(_name_of(event), str):
+        if isinstance(event.get("name"), str) and event["name"] in _NAMES and not isinstance(_name_of(event), str):
             yield f'metadata {event["name"]} without a "name" in "args"'
     else:
         yield f'"ph" is {phase!r}, expected "X" or "M"'
@@ -70,7 +71,7 @@ def _event_problems(event: object) -> Iterator[str]:
 def _complete_problems(event: Mapping[str, object]) -> Iterator[str]:
     for key in ("ts", "dur"):
         value = event.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             yield f'"{key}" is {value!r}, expected microseconds of 0 or more'
     if not isinstance(event.get("cat", ""), str):
         yield '"cat" is no text'

@@ -93,6 +93,12 @@ class Artifact:
         return f"<artifact {self.path}: {', '.join(self.plan.entries)} for {self.manifest.target}>"
 
     @property
+    def every_graph(self) -> tuple[Graph, ...]:
+        """Each of its graphs once: what entries recompute from, and what they were planned as."""
+        planned = (graph for name, graph in self.graphs.items() if graph is not self.originals[name])
+        return (*self.originals.values(), *planned)
+
+    @property
     def path(self) -> Path:
         return self.file.path
 

@@ -114,7 +114,7 @@ def planned_program(name: str) -> Program:
     """
     artifact = read_artifact(name)
     target = replace(named_target(artifact.target), device=artifact.device)
-    for graph in artifact.graphs.values():
+    for graph in artifact.every_graph:
         verify(graph, target=target, phase="selected")
     check_program(artifact.plan, artifact.graphs, target, sources=artifact.originals)
     return Program(artifact.plan, artifact.graphs, target, NoWeights(), artifact.originals, artifact.decisions)

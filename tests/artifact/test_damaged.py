@@ -7,6 +7,7 @@ gives away.
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from ostinato.saving.container import Content, write_members
 from ostinato.saving.embedded import EmbeddedCheckpoint
 from ostinato.saving.manifest import DECISIONS, MANIFEST, PLAN, RECORDS, TOKENIZER, WEIGHTS
 from ostinato.saving.read import open_file
+from ostinato.tools.view.subjects import subject_of
 from tests.artifact.files import changed, compiled, forged, manifest_of, members_of
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf, write_hf_checkpoint
 from tests.frontend.make_tokenizers import train
@@ -87,6 +89,13 @@ def test_what_is_no_file_is_refused_by_name(saved: Path, tmp_path: Path) -> None
             ost.load_executable(path)
     with pytest.raises(ost.WeightsError, match="saved executable"):
         ost.load(saved)
+    os.mkfifo(tmp_path / "pipe.ost")
+    with pytest.raises(ost.ConfigError, match="it is a pipe"):
+        ost.load_executable(tmp_path / "pipe.ost")
+    nothing: Any
+    for nothing in (None, 3, b"x.ost", ""):
+        with pytest.raises(ost.ConfigError, match="the path is"):
+            ost.load_executable(nothing)
 
 
 # archives that somebody else wrote
@@ -145,6 +154,40 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def test_decisions_and_slots_that_are_of_nothing(saved: Path, tmp_path: Path) -> None:
+    """What only people read has to be of the program as well."""
+    members = members_of(saved)
+    decisions, plan = json.loads(members[DECISIONS]), json.loads(members[PLAN])
+    (nodes,) = decisions.values()
+    nodes["logits"]["row"] = "reference"
+    path = changed(saved, tmp_path / "row.ost", {DECISIONS: json.dumps(decisions).encode()})
+    assert "%logits of entry prefill[N=4,R=1] runs another row" in str(refused(path))
+    (entry,) = plan["plan"]["entries"].values()
+    entry["slots"][0]["values"] = []
+    path = changed(saved, tmp_path / "slot.ost", {PLAN: _rehashed(json.dumps(plan)).encode()})
+    with pytest.raises(ArtifactError, match="slots.0.values"):
+        ost.read_artifact(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "%model.layers.1.post_attention_layernorm.weight",
+            "%model.embed_tokens.weight",
+        ),  # given twice, as other types
+        ("weight %lm_head.weight", "weight %another"),
+    ],
+)
+def test_a_graph_that_hangs_together_nowhere(before: str, after: str, saved: Path, tmp_path: Path) -> None:
+    """No row is asked about a node whose operands are not what the operator takes; who only looks at the file finds it as well."""
+    text = members_of(saved)["graphs/0.ir"].decode()
+    path = changed(saved, tmp_path / "graph.ost", {"graphs/0.ir": text.replace(before, after, 1).encode()})
+    assert isinstance(refused(path), ost.VerificationError)
+    with pytest.raises(ost.VerificationError):
+        subject_of(path)
 
 
 def test_a_file_that_was_put_together_again_is_the_same_program(saved: Path, tmp_path: Path) -> None:

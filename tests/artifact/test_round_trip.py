@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from ostinato.ir.types import DType
 from ostinato.saving.container import Content, write_members
 from ostinato.saving.embedded import EmbeddedCheckpoint
 from ostinato.saving.read import open_file
-from tests.artifact.files import BUCKETS, IDS, compiled, manifest_of, members_of
+from tests.artifact.files import BUCKETS, IDS, changed, compiled, manifest_of, members_of
 from tests.frontend.make_checkpoints import random_model, small_config, write_gguf
 from tests.frontend.small_families import SMALL_FAMILIES, small_model
 
@@ -164,6 +165,10 @@ def test_values_that_are_computed_again_are_part_of_the_plan(model: ost.Model, t
     assert loaded.program.plan == made.program.plan
     assert loaded.program.originals == made.program.originals
     assert loaded.program.graphs == made.program.graphs != made.program.originals
+    path = tmp_path / "saved.ost"
+    graph = members_of(path)["graphs/0.ir"].decode().replace("weight %lm_head.weight", "weight %another")
+    with pytest.raises(ost.VerificationError):  # what it recomputes from is held to the rules as well
+        ost.load_executable(changed(path, tmp_path / "other.ost", {"graphs/0.ir": graph.encode()}))
 
 
 def test_an_llm_and_an_embedder(model: ost.Model, tmp_path: Path) -> None:
@@ -217,6 +222,38 @@ def test_what_cannot_be_saved_is_refused_and_leaves_the_file_that_was_there(mode
             compiled(model).save(place)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_stays_what_it_is_and_a_link_leads_to_it(saved: Path, tmp_path: Path) -> None:
+    made, content = ost.load_executable(saved), saved.read_bytes()
+    path, link, pipe = tmp_path / "saved.ost", tmp_path / "link.ost", tmp_path / "pipe.ost"
+    path.write_bytes(b"before")
+    path.chmod(0o600)
+    link.symlink_to(path)
+    made.save(link)
+    assert link.is_symlink()
+    assert path.read_bytes() == content
+    assert path.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with pytest.raises(ost.ConfigError, match="a pipe or a device"):
+        made.save(pipe)
+    assert pipe.is_fifo()
+    nothing: Any
+    for nothing in (None, 3, b"x.ost", ""):
+        with pytest.raises(ost.ConfigError, match="the path is"):
+            made.save(nothing)
+    assert sorted(tmp_path.iterdir()) == [link, pipe, path]
+
+
+def test_a_file_with_weights_is_a_checkpoint_for_files_without(saved: Path, standalone: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copy(standalone, tmp_path / "whole.ost"))
+    expected = text(ost.load_executable(saved))(IDS[:1])["logits"].tobytes()
+    thin = ost.load_executable(whole).save(tmp_path / "thin.ost")
+    assert thin.stat().st_size < whole.stat().st_size // 2
+    for path, more in ((thin, {}), (saved, {"weights": whole})):
+        assert text(ost.load_executable(path, **more))(IDS[:1])["logits"].tobytes() == expected
+    with pytest.raises(ost.ConfigError, match="has no weights in it"):
+        ost.load_executable(saved, weights=thin)
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:

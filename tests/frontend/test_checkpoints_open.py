@@ -58,6 +58,9 @@ def test_other_paths_are_refused_with_the_way_out(tmp_path: Path, seed: int) -> 
     (tmp_path / "run.toml").write_text("")
     with pytest.raises(WeightsError, match="configuration of a training run"):
         open_checkpoint(tmp_path / "run.toml", FAMILIES)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(WeightsError, match=r"plan\.json is no checkpoint"):
+        open_checkpoint(tmp_path / "plan.json", FAMILIES)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(WeightsError, match="neither a"):
         open_checkpoint(tmp_path / "notes.txt", FAMILIES)

@@ -41,6 +41,26 @@ def test_what_was_there_stays_where_writing_fails(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == [file.name], "nothing half-written is left"
 
 
+@pytest.mark.parametrize("theirs", [True, False])
+def test_what_another_process_does_meanwhile_is_left_as_it_is(
+    theirs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other, opened = tmp_path / "file", tmp_path / "other", os.fstat
+    other.write_text("theirs")
+
+    def meanwhile(number: int) -> os.stat_result:
+        found = opened(number)
+        if theirs:
+            os.replace(other, file)
+        else:
+            file.unlink()
+        return found
+
+    monkeypatch.setattr(os, "fstat", meanwhile)
+    need_writable(file)
+    assert (file.read_text() if theirs else file.exists()) == ("theirs" if theirs else False)
+
+
 def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("old")

@@ -99,6 +99,6 @@ def test_names_and_places_that_are_none_are_refused(program: Program) -> None:
     with pytest.raises(ost.PlanError, match="no storages in the arena"):
         apart(entry, graph, [("logits",)])  # lies in io
     name = next(iter(storages_of(entry, graph)))
-    for offset in (-256, 100):
+    for offset in (-256, 100, 1 << 70):
         with pytest.raises(ost.PlanError, match="are to begin at"):
             moved(entry, graph, {name: offset})

@@ -92,6 +92,8 @@ def event(key: str, value: object, number: int = 3) -> Callable[[dict[str, Any]]
         (event("cat", 7), '"cat"'),
         (event("args", []), '"args"'),
         (event("args", {}, 0), "process_name"),
+        (event("name", [], 0), '"name"'),
+        (event("ts", 10**400), "0 or more"),
         (event("dur", 3.0), "crosses"),
         (lambda trace: trace.pop("traceEvents"), "traceEvents"),
         (lambda trace: trace["traceEvents"].append(3), "expected an object"),
@@ -106,6 +108,7 @@ def test_what_is_wrong_with_a_trace_is_found(change: Callable[[dict[str, Any]], 
 
 def test_a_text_that_is_no_trace() -> None:
     assert "no JSON" in trace_problems("{")[0]
+    assert "no JSON" in trace_problems("[" * 100_000)[0]
     assert "traceEvents" in trace_problems("[]")[0]
 
 

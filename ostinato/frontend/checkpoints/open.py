@@ -67,6 +67,11 @@ def _open_file(path: Path, families: Sequence[FamilyFiles], cache_directory: Pat
             f"{path} is the configuration of a training run, not a checkpoint",
             hint="the commands train, view, diff, profile and breakeven take one; `ostinato train FILE --dry-run` says what its memory holds",
         )
+    if path.suffix == ".json" and path.exists():
+        raise WeightsError(
+            f"{path} is no checkpoint",
+            hint="a saved plan is what `ostinato plan MODEL --check FILE` and `ostinato diff` take",
+        )
     refuse_formats([path])
     require_file(path, "checkpoint")
     with path.open("rb") as file:

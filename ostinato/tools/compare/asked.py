@@ -50,7 +50,7 @@ def packed(executable: Executable) -> TextExecutable | EmbedExecutable:
             raise ConfigError(
                 "the entry is not packed, and only such entries can be compared",
                 node=name,
-                hint='trace the entry "step" (of an encoder "embed"), or give the model',
+                hint='trace the entry "step" (of an encoder "embed"), or give the model; modes of a training step: ost.compare',
             )
         kinds.add(TextExecutable if "block_table" in inputs else EmbedExecutable)
     (kind,) = kinds

@@ -16,6 +16,7 @@ from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.graph import Graph
 from ostinato.ir.step import Region
+from ostinato.ir.verify import verify
 from ostinato.llm import LLM
 from ostinato.planner.plan import EntryPlan, ProgramPlan
 from ostinato.runtime.executable import Executable
@@ -120,6 +121,8 @@ def _program(program: Program) -> Subject:
 
 def _artifact(path: str | os.PathLike[str]) -> Subject:
     found = read_artifact(path)
+    for graph in found.every_graph:
+        verify(graph, phase="selected")
     entries = _entries(found.plan, found.graphs, found.decisions)
     return Subject(Path(path).name, f"saved for {found.device} ({found.target})", entries, found.plan)
 
