@@ -155,7 +155,7 @@ def _sampled(checkpoint: Checkpoint) -> str:
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(checkpoint.tensors.items()):
         data = checkpoint.map(name)
-        digest.update(f"{name}:{tensor.dtype.value}:{tensor.shape}:{tensor.shift!r}:".encode())
+        digest.update(f"{name}:{tensor.dtype.value}:{tensor.shape}:{float(tensor.shift)!r}:".encode())
         if tensor.row_order is not None:
             digest.update(tensor.row_order.tobytes())
         digest.update(data[:_EDGE].tobytes())

@@ -167,7 +167,7 @@ def test_decisions_and_slots_that_are_of_nothing(saved: Path, tmp_path: Path) ->
     (entry,) = plan["plan"]["entries"].values()
     entry["slots"][0]["values"] = []
     path = changed(saved, tmp_path / "slot.ost", {PLAN: _rehashed(json.dumps(plan)).encode()})
-    with pytest.raises(ArtifactError, match="slots.0.values"):
+    with pytest.raises(ArtifactError, match=r"slots\.0\.values"):
         ost.read_artifact(path)
 
 

@@ -250,8 +250,8 @@ def test_a_file_with_weights_is_a_checkpoint_for_files_without(saved: Path, stan
     expected = text(ost.load_executable(saved))(IDS[:1])["logits"].tobytes()
     thin = ost.load_executable(whole).save(tmp_path / "thin.ost")
     assert thin.stat().st_size < whole.stat().st_size // 2
-    for path, more in ((thin, {}), (saved, {"weights": whole})):
-        assert text(ost.load_executable(path, **more))(IDS[:1])["logits"].tobytes() == expected
+    for path, weights in ((thin, None), (saved, whole)):
+        assert text(ost.load_executable(path, weights=weights))(IDS[:1])["logits"].tobytes() == expected
     with pytest.raises(ost.ConfigError, match="has no weights in it"):
         ost.load_executable(saved, weights=thin)
 

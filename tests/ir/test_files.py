@@ -45,20 +45,21 @@ def test_what_was_there_stays_where_writing_fails(tmp_path: Path, monkeypatch: p
 def test_what_another_process_does_meanwhile_is_left_as_it_is(
     theirs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, other, opened = tmp_path / "file", tmp_path / "other", os.fstat
+    file, other, opened = tmp_path / "file", tmp_path / "other", Path.open
     other.write_text("theirs")
 
-    def meanwhile(number: int) -> os.stat_result:
-        found = opened(number)
-        if theirs:
-            os.replace(other, file)
-        else:
-            file.unlink()
+    def and_then(self: Path, *mode: Any) -> Any:
+        found = opened(self, *mode)
+        if self == file and mode == ("ab",):
+            other.replace(file)
+            if not theirs:
+                file.unlink()
         return found
 
-    monkeypatch.setattr(os, "fstat", meanwhile)
-    need_writable(file)
-    assert (file.read_text() if theirs else file.exists()) == ("theirs" if theirs else False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", and_then)
+        need_writable(file)
+    assert [path.read_text() for path in tmp_path.iterdir()] == (["theirs"] if theirs else [])
 
 
 def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ class Naming:
                     mend = "mend the row: there is no plainer one"
                     if row is not None and row.level > plainest:
                         mend = f'levels={{"{node.op}": "{plainest.name.lower()}"}}'
-                    where = {"entry": step.entry, "node": node.name}
-                    return self.culprit("nondeterminism", text, **where, evidence=(f"in {subject.name}",), workaround=mend)
+                    where, told = {"entry": step.entry, "node": node.name}, (f"in {subject.name}",)
+                    return self.culprit("nondeterminism", text, **where, evidence=told, workaround=mend)
         text = f"{subject.name} does not repeat itself; no node of it was seen to, one by one"
         return self.culprit("nondeterminism", text, workaround='mode="eager"')
 

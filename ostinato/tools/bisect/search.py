@@ -274,7 +274,7 @@ def _work(executable: Executable, tokens: int | None, seed: int) -> tuple[tuple[
 def _given(work: Sequence[WorkStep]) -> tuple[WorkStep, ...]:
     """Work of the caller's. Raises `ConfigError` for what is none, and for work of which nothing is looked at: any sides would agree."""
     steps = several(work, WorkStep, "WorkStep")
-    if not any([integer(step.valid_rows, "valid_rows", low=0) for step in steps]):
+    if not sum(integer(step.valid_rows, "valid_rows", low=0) for step in steps):
         raise ConfigError("work has no rows that are looked at", hint="give steps with valid_rows of 1 or more")
     return steps
 

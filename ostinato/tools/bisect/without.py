@@ -196,7 +196,9 @@ class Without:
             names, where = self._storages(seen), {"entry": seen.entry, "node": node.name}
             text = f"%{spoilt.value} is not as it was made when %{node.name} reads it"
             evidence = [*_spoilt(seen), told]
-            return [self.naming.culprit("bytes", text, **where, names=names, evidence=evidence, workaround="reuse=False")]
+            return [
+                self.naming.culprit("bytes", text, **where, names=names, evidence=evidence, workaround="reuse=False")
+            ]
         return [] if seen.wrong is None else [self._row(seen, seen.wrong[0].name, told)]
 
     # helpers

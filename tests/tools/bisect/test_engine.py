@@ -76,7 +76,7 @@ def test_what_cannot_be_run_shows_no_difference_and_is_counted() -> None:
     trials = Trials()
     assert set(smallest("abcdefgh", trials.question("{}", refusing))) == {"c", "f"}
     before = trials.refused
-    assert not trials.asked("a row of the user's that raises", lambda: bool({}["row"]))
+    assert not trials.asked("a row of the user's that raises", lambda: 1 // int("0") > 0)
     assert trials.refused == before + 1
     assert 0 < trials.refused < trials.count
 

@@ -43,7 +43,7 @@ def test_of_two_causes_the_bytes_are_named_that_were_written_over(bench: Bench) 
         def left(ids: np.ndarray) -> np.ndarray:
             return np.ones(bench.plain.vocab_size, np.float32) * len(ids)
 
-        report = ost.bisect(planted.target, left, wrong, tokens=bench.tokens)  # type: ignore[arg-type]
+        report = ost.bisect(planted.target, left, wrong, tokens=bench.tokens)
     first = report.culprits[0]
     assert first.kind == "bytes"
     assert set(planted.names) & set(first.names)
