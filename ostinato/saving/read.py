@@ -28,7 +28,19 @@ from ostinato.ir.version import VERSION
 from ostinato.planner.plan import ProgramPlan
 from ostinato.planner.saved import open_plan
 from ostinato.saving.container import Stored, damaged, read_members
-from ostinato.saving.manifest import ARTIFACT_VERSION, DECISIONS, MANIFEST, PLAN, RECORDS, WEIGHTS, Head, Manifest
+from ostinato.saving.manifest import (
+    ARTIFACT_VERSION,
+    CODE,
+    DECISIONS,
+    MANIFEST,
+    PLAN,
+    RECORDS,
+    TOKENIZER,
+    WEIGHTS,
+    Head,
+    Manifest,
+    graph_member,
+)
 
 __all__ = [
     "AGAIN",
@@ -228,19 +240,36 @@ def _manifest(path: Path, file: BinaryIO, places: Mapping[str, Stored]) -> Manif
         raise damaged(path, f"{MANIFEST}: {where}: {first['msg']}") from None
     except UnicodeDecodeError as error:
         raise damaged(path, f"{MANIFEST} is no text: {error}") from None
-    stated, there = {MANIFEST, *manifest.members}, set(places)
-    if stated != there:
-        raise damaged(path, f"its manifest and its list of members differ: {', '.join(sorted(stated ^ there))}")
-    needed = {PLAN, DECISIONS, RECORDS, *(entry.graph for entry in manifest.entries)}
-    needed |= {item.member for item in manifest.code}
+    listed, there = {MANIFEST, *manifest.members}, set(places)
+    if listed != there:
+        raise damaged(path, f"its manifest and its list of members differ: {', '.join(sorted(listed ^ there))}")
+    needed = set(_members(manifest))
     if missing := sorted(needed - there):
         raise damaged(path, f"it has no {', '.join(missing)}")
+    if more := sorted(there - needed):
+        raise damaged(path, f"nothing says what {', '.join(more)} is")
     for name, member in manifest.members.items():
         if places[name].size != member.size:
             raise damaged(path, f"{name} has {places[name].size} bytes, its manifest says {member.size}")
     if len({entry.name for entry in manifest.entries}) != len(manifest.entries):
         raise damaged(path, "two entries have one name")
+    graphs = ((entry.graph, graph_member(number)) for number, entry in enumerate(manifest.entries))
+    code = ((item.member, f"{CODE}/{number}") for number, item in enumerate(manifest.code))
+    for stated, expected in (*graphs, *code):
+        if stated != expected:
+            raise damaged(path, f"its manifest calls {expected} {stated!r}")
     return manifest
+
+
+def _members(manifest: Manifest) -> Iterator[str]:
+    """The members that a file with this manifest has: each is one thing, by its place in the file."""
+    yield from (MANIFEST, PLAN, DECISIONS, RECORDS)
+    yield from (graph_member(number) for number in range(len(manifest.entries)))
+    yield from (f"{CODE}/{number}" for number in range(len(manifest.code)))
+    if manifest.embedded is not None:
+        yield WEIGHTS
+        if manifest.embedded.has_tokenizer:
+            yield TOKENIZER
 
 
 def _records(text: str) -> Iterator[ValidationRecord]:

@@ -28,7 +28,7 @@ from ostinato.stages import Lowered, Planned, open_device
 from ostinato.tools.artifacts import planned_program
 from ostinato.tools.commands_passes import DimsOption, traced_bucket
 from ostinato.tools.completion import among
-from ostinato.tools.console import emit_json, output, progress
+from ostinato.tools.console import emit_json, output, plain, progress
 from ostinato.tools.options import (
     MODE_NAMES,
     CaptureOption,
@@ -168,7 +168,7 @@ def explain_command(
     if as_json:
         emit_json(report)
     else:
-        output().print(text, markup=False, highlight=False, soft_wrap=True)
+        output().print(plain(text), highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ __all__ = [
     "milliseconds",
     "notice",
     "output",
+    "plain",
     "print_error",
     "processors",
     "progress",
@@ -39,6 +40,8 @@ __all__ = [
 
 _UNFOLDED = 500
 """Columns of what is written to a file or a pipe: no path is folded there."""
+_SPELLED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What terminals act on, spelled out: names and texts are often those of files from elsewhere."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -65,6 +68,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
+def plain(text: str) -> str:
+    """Markup that shows a text as it is, and nothing in it that a terminal acts on."""
+    return escape(text.translate(_SPELLED))
+
+
 def many(number: int, noun: str) -> str:
     """A number of things: `1 thread`, `2 threads`."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
@@ -86,7 +94,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
     for index, column in enumerate(columns):
         made.add_column(column, justify="right" if numbers and index else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(escape(cell) for cell in row))
+        made.add_row(*(plain(cell) for cell in row))
     return made
 
 
@@ -101,7 +109,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     made.add_column(style="bold")
     made.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(escape(name), escape(value))
+        made.add_row(plain(name), plain(value))
     return made
 
 
@@ -112,7 +120,7 @@ def emit_json(report: Report) -> None:
 
 def notice(text: str) -> None:
     """A line beside the output proper, on standard error."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(text)}[/]")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{plain(text)}[/]")
 
 
 def remark(shown: RenderableType) -> None:
@@ -136,9 +144,9 @@ def print_error(error: OstinatoError, as_json: bool) -> None:
         return
     where = f"{error.node}: " if error.node else ""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error[/] \\[{escape(error.code)}] {escape(where + error.message)}")
+    console.print(f"[bold red]error[/] \\[{escape(error.code)}] {plain(where + error.message)}")
     if error.hint:
-        console.print(f"[bold]hint[/] {escape(error.hint)}")
+        console.print(f"[bold]hint[/] {plain(error.hint)}")
 
 
 class Steps:

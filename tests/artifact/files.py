@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import xxhash
 
 import ostinato as ost
+from ostinato.ir.errors import OstinatoError
+from ostinato.planner.plan import ProgramPlan
 from ostinato.saving.container import Content, write_members
 from ostinato.saving.manifest import MANIFEST
 from ostinato.saving.read import open_file
@@ -54,3 +57,20 @@ def changed(source: Path, path: Path, members: Mapping[str, bytes] | None = None
     """The artifact with other members and fields of the manifest, and checksums that fit."""
     said = {name: value for name, value in manifest_of(source).items() if name != "members"}
     return forged(path, {**members_of(source), **(members or {})}, {**said, **manifest})
+
+
+def rehashed(text: str) -> str:
+    """A saved plan with the hashes that it has now, where it is one."""
+    said = json.loads(text)
+    try:
+        said["hashes"] = ProgramPlan.model_validate_json(json.dumps(said["plan"])).hashes.model_dump()
+    except (ValueError, KeyError, TypeError):
+        return text
+    return json.dumps(said)
+
+
+def refused(path: Path) -> OstinatoError:
+    """The error that opening the file gives; anything else fails the test."""
+    with pytest.raises(OstinatoError) as caught:
+        ost.load_executable(path, "cpu")
+    return caught.value

@@ -19,13 +19,15 @@ from ostinato.tools.compare.workload import WorkStep
 
 __all__ = ["Causes", "affordable"]
 
-_BUDGET = 800_000_000
+_BUDGET = 400_000_000
 """Weights times steps that references are asked for, of larger models those of the first steps only: numpy takes a second for some hundred million."""
 _OTHER_PLANS = ("no-reuse", "guarded")
 _LEAST_REPLAYS = 3
 _MOST_FINDINGS = 4
 _OTHERWISE = "every node up to there gives what its reference gives: the graphs compute different things (`ostinato bisect` finds the pass)"
 _ROUNDED = "the graph is the same and every node up to there gives what its reference gives: roundings add up to more than is allowed (`--tolerance`)"
+
+_OTHER_DTYPES = "every node up to there gives what its reference gives: one side rounds where the other does not, by more than is allowed (`--tolerance`)"
 
 
 def affordable(executable: Executable) -> int:
@@ -88,7 +90,8 @@ class Causes:
                 self.unrepeatable(ran, _LEAST_REPLAYS, until)
         blamed = self.found or self.non_finite or self.addresses
         if not exact and not blamed and parted.place is not None:
-            parted = replace(parted, note=_ROUNDED if left.identity == right.identity else _OTHERWISE)
+            same, alike = left.identity == right.identity, left.precision == right.precision
+            parted = replace(parted, note=_ROUNDED if same else _OTHERWISE if alike else _OTHER_DTYPES)
         return _with(pair, parted)
 
     def _examine_exactly(self, ran: Ran, until: int, parted: Divergence) -> None:

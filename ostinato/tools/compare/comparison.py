@@ -11,6 +11,7 @@ same operands as its reference; the place where NaN began; and the node that doe
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ostinato.saving.read import is_artifact
 from ostinato.stages import open_model
 from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
+from ostinato.tools.compare.coverage import not_covered
 from ostinato.tools.compare.functions import named_function
 from ostinato.tools.compare.processes import Again, require_told, run_processes
 from ostinato.tools.compare.report import (
@@ -101,7 +103,8 @@ def compare(
         boolean(value, what)
     tokens = None if tokens is None else integer(tokens, "tokens", low=1)
     given: object = tolerance  # callers are not type-checked
-    if given is not None and not (isinstance(given, float | int) and given >= 0):
+    number = isinstance(given, float | int) and not isinstance(given, bool)
+    if given is not None and not (number and 0 <= tolerance < math.inf):
         raise ConfigError(
             f"tolerance is {tolerance!r}", hint="give standard deviations of the outputs, 0 for equal bits"
         )
@@ -191,6 +194,7 @@ def compare(
         timings=tuple(map(timing_of, ran)),
         tokens=longest,
         cases=tuple(case.name for case in cases),
+        not_covered=not_covered(ran, executables, cases, sides.model),
         sides=shown,
         causes=tuple(causes.found),
         non_finite=tuple(causes.non_finite),
@@ -309,7 +313,7 @@ def _pairs(
         if not pair.ok:
             both = frozenset(f"{item.run.answers.digest} {item.identity}" for item in (left, right))
             if both not in places or pair.required == "bit-equal":
-                until = first_wrong_step(left.run.answers, right.run.answers, pair.tolerance) + 1
+                until = first_wrong_step(left, right, tolerance) + 1
                 places[both] = causes.divergence(pair, left, right, until)
             same = places[both]
             pair = pair.model_copy(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ostinato.ir.errors import ConfigError, OstinatoError
-from ostinato.ir.types import Array
+from ostinato.ir.types import Array, DType
 from ostinato.runtime.binding import as_array
 from ostinato.tools.compare.workload import Case
 
@@ -78,19 +78,22 @@ def _called(function: Callable[..., Any], ids: Array, width: int, name: str) -> 
         raise
     except Exception as error:  # the function is the caller's, and may raise anything
         raise ConfigError(f"it raised {type(error).__name__}: {error}", node=name, hint=_CONTRACT) from error
-    if hasattr(given, "detach"):  # a torch tensor that may have a gradient
-        given = given.detach().to("cpu").float()
+    if hasattr(given, "detach"):  # a torch tensor that may have a gradient, of a float dtype that numpy lacks
+        given = given.detach().to("cpu")
+        given = given.float() if given.is_floating_point() else given
     try:
         array = as_array(name, given)
     except OstinatoError as error:
         raise ConfigError(f"it gave {type(given).__name__}: {error.message}", node=name, hint=_CONTRACT) from error
-    if array.dtype.kind not in "fV" or array.shape not in ((width,), (len(ids), width)):
+    floats = array.dtype.kind == "f" or array.dtype == DType.BF16.numpy
+    if not floats or array.shape not in ((width,), (len(ids), width)):
         raise ConfigError(
             f"for {len(ids)} ids it gave {array.dtype}{list(array.shape)}, expected floats {[len(ids), width]} or {[width]}",
             node=name,
             hint=_CONTRACT,
         )
-    return array.astype(np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told as such
+        return array.astype(np.float32)
 
 
 def _module(place: str) -> Any:

@@ -38,6 +38,8 @@ def _body(report: CompareReport) -> Iterator[str]:
         yield f'<ul class="findings">{"".join(f"<li>{escape(line)}</li>" for line in found)}</ul>'
     if report.pairs:
         yield from _matrix(report)
+    if report.not_covered:
+        yield f'<p class="legend">Not covered: {escape("; ".join(report.not_covered))}.</p>'
     yield from _times(report)
     tables = {section.title: section for section in sections(report)}
     if (counts := tables.get("what it takes")) is not None:

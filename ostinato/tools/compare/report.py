@@ -100,7 +100,8 @@ class Cause(Report):
 
 
 class PairVerdict(Report):
-    """Two sides beside each other. `required` is the contract that holds for the pair; `divergence` is the first node whose results differ."""
+    """Two sides beside each other. `required` is the contract that holds for the pair, `tolerance` what it allows in the row of `worst`, which is furthest
+    beyond what it may be, or nearest to that; `divergence` is the first node whose results differ."""
 
     left: str
     right: str
@@ -239,7 +240,7 @@ class ProcessDigest(Report):
 
 class CompareReport(Report):
     """`ostinato compare` and `ostinato.compare`: verdicts by pair, times by side. `ok` is true when every contract holds, every side repeats itself and gives
-    the same in other processes."""
+    the same in other processes. `not_covered` is what the work did not try, which `ok` says nothing about."""
 
     kind: Literal["compare"] = "compare"
     ok: bool
@@ -253,6 +254,7 @@ class CompareReport(Report):
     timings: tuple[ModeTiming, ...]
     tokens: int = 0
     cases: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
     sides: tuple[SideReport, ...] = ()
     causes: tuple[Cause, ...] = ()
     non_finite: tuple[NonFinite, ...] = ()
@@ -296,4 +298,5 @@ class CompareReport(Report):
         for timing in self.timings:
             repeats = "" if timing.repeats else ", does not repeat itself"
             lines.append(f"{timing.mode}: {timing.seconds * 1e3:.3g} ms, median of {timing.runs}{repeats}")
+        lines += [f"not covered: {line}" for line in self.not_covered]
         return "\n".join(lines)

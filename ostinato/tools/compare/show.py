@@ -38,6 +38,8 @@ def show_comparison(report: CompareReport, console: Console) -> None:
         console.print(made)
     for line in broken_lines(report):
         console.print(line, style="yellow" if report.ok else "red", markup=False)
+    for line in report.not_covered:
+        console.print(f"not covered: {line}", style="dim", markup=False)
     console.print("[bold green]every contract holds[/]" if report.ok else "[bold red]a contract is broken[/]")
 
 
@@ -45,6 +47,7 @@ def comparison_markdown(report: CompareReport) -> str:
     """The report as Markdown."""
     lines = [f"# {_cell(report.model)}: {'every contract holds' if report.ok else 'a contract is broken'}", ""]
     lines += [f"- {_cell(line)}" for line in broken_lines(report)]
+    lines += [f"- not covered: {_cell(line)}" for line in report.not_covered]
     lines += [""] if lines[-1] else []
     for section in sections(report):
         lines += [f"## {_cell(section.title)}", "", f"| {' | '.join(map(_cell, section.columns))} |"]

@@ -10,7 +10,7 @@ import typer
 from ostinato.ir.checks import byte_count
 from ostinato.ir.errors import ConfigError
 from ostinato.tools.completion import models_and
-from ostinato.tools.console import emit_json, output, progress
+from ostinato.tools.console import emit_json, output, plain, progress
 from ostinato.tools.diff.data import Fact, GraphDiff
 from ostinato.tools.diff.graphs import diff_graphs, paired
 from ostinato.tools.diff.limits import Limit, judge, parse_limit
@@ -90,7 +90,7 @@ def diff_command(
         emit_json(report)
     else:
         for line in diff_lines(report, most=None if everything else MOST):
-            output().print(line, markup=False)
+            output().print(plain(line))
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)
 

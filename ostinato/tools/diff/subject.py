@@ -108,6 +108,7 @@ def _artifact(path: Path) -> Subject:
 
 def _made_with(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """What an artifact was made of and on, fact by fact."""
+    yield "library", manifest.package_version
     yield "native interface", str(manifest.abi_version)
     for what, value in manifest.request.model_dump(exclude_defaults=True).items():
         yield f"asked {what}", str(value)

@@ -51,7 +51,14 @@ class Bundle:
 
 def need_new_folder(path: Path) -> None:
     """Raises `ConfigError` for a place where no bundle can be written: something is there already."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    try:
+        taken = any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        taken = os.path.lexists(path)
+    except (OSError, ValueError) as error:  # a name that no system can hold is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be written: {reason}", hint="name a writable place") from None
+    if taken:
         raise ConfigError(f"{path} is there already", hint="name a folder that does not exist, or is empty")
     above = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path)
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -126,7 +133,7 @@ def _fill(folder: Path, bundle: Bundle, values: Mapping[str, Array], plan: str, 
 
 
 def _about(path: Path) -> ReproFile:
-    if not path.is_dir():
+    if not os.path.isdir(path):  # which is none for a name that no system can hold, too
         raise ConfigError(f"{path} is no folder", hint=f"a bundle is a folder with a {_ABOUT}")
     if not (path / _ABOUT).is_file():
         raise ConfigError(f"{path} has no {_ABOUT}", hint="give the folder that `ostinato bisect --output` wrote")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from ostinato.backend_hip.user_rows import user_rows
 from ostinato.ir.errors import CapacityError, ConfigError
+from ostinato.ir.files import named_path
 from ostinato.ir.graph import Graph
 from ostinato.ir.interp import interpret
 from ostinato.ir.ops import OP, added_operators
@@ -34,7 +34,7 @@ def repro(
 
     Raises what reading a bundle raises; `ConfigError` for operators, rows and modes that are not here (with what to do); what running raises.
     """
-    bundle = path if isinstance(path, Bundle) else read_bundle(Path(path))
+    bundle = path if isinstance(path, Bundle) else read_bundle(named_path(path))
     about, opened = bundle.about, open_device(device)
     cut = Cut(bundle.cut.graph, bundle.cut.values, {} if own_rows else bundle.cut.rows, bundle.cut.places)
     _require(about.needs, cut)

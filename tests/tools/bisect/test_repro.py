@@ -71,6 +71,27 @@ def test_the_command_runs_it_without_the_model(ostinato: Run, lifetime: Path) ->
     assert report.worst is not None
 
 
+def test_what_a_stranger_wrote_is_no_command_to_the_terminal(ostinato: Run, lifetime: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(lifetime, tmp_path / "strange")
+    about = json.loads((folder / "repro.json").read_text(encoding="utf-8"))
+    about["fault"] = "[red]\x1b]0;mine\x07 \x1b[2J\x9b0m"
+    (folder / "repro.json").write_text(json.dumps(about), encoding="utf-8")
+    shown = ostinato("repro", folder, "--device", "cpu")
+    assert shown.code == 0
+    assert r"[red]\x1b]0;mine\x07 \x1b[2J\x9b0m" in shown.out
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown.out)
+
+
+def test_names_that_no_system_can_hold_are_usage_errors(ostinato: Run) -> None:
+    for name in ("a" * 5000, ""):
+        assert ostinato("repro", name).code == 2
+    for output in ("a" * 5000, "a\0b"):
+        with pytest.raises(ost.ConfigError, match="cannot be written"):
+            ost.bisect("no such model", output=output)
+    with pytest.raises(ost.ConfigError, match="the path is 3"):
+        ost.repro(3)  # type: ignore[arg-type]
+
+
 def test_a_fault_that_is_mended_is_another_outcome(ostinato: Run, lifetime: Path, tmp_path: Path) -> None:
     """Here by taking the places out, which are what is wrong."""
     folder = shutil.copytree(lifetime, tmp_path / "mended")
