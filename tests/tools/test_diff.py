@@ -16,6 +16,7 @@ from ostinato.tools.diff.graphs import out_of_order, paired
 from ostinato.tools.diff.limits import judge, parse_limit
 from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.schemas import ErrorReport
+from tests.artifact.files import changed
 from tests.tools.conftest import Run
 from tests.tools.test_every_command import CONFIG
 
@@ -240,6 +241,8 @@ def test_artifacts_and_training_runs(ostinato: Run, tiny: Path, tmp_path: Path) 
     assert any(fact.what.startswith("row ") for fact in report.made_with)
     assert ostinato("diff", files[0], files[0]).out == "no difference\n"
     assert "made of and on" in ostinato("diff", *files).out
+    other = changed(files[0], tmp_path / "other.ost", package_version="0.0.9")
+    assert diff(files[0], other, run=ostinato).made_with[0].what == "library"
     for question in ((), ("--address",), ("--layout",)):
         assert ostinato("explain", files[0], "logits", *question).code == 0
     assert ostinato("explain", files[0], "--peak").out.startswith("prefill[N=4,R=1]: ")
