@@ -36,6 +36,7 @@ def ask(module: str, question: str) -> Answer:
             answer, told = process.communicate(question)
         except BaseException:  # an interrupt is the parent's to answer
             process.kill()
+            process.wait()  # of an interrupt, `with` does not wait: it would outlive this call
             raise
     last = " / ".join(told.strip().splitlines()[-_SHOWN:])
     return Answer(answer, f"ended with {process.returncode}: {last or 'it said nothing'}")

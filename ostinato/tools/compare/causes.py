@@ -26,7 +26,6 @@ _LEAST_REPLAYS = 3
 _MOST_FINDINGS = 4
 _OTHERWISE = "every node up to there gives what its reference gives: the graphs compute different things (`ostinato bisect` finds the pass)"
 _ROUNDED = "the graph is the same and every node up to there gives what its reference gives: roundings add up to more than is allowed (`--tolerance`)"
-
 _OTHER_DTYPES = "every node up to there gives what its reference gives: one side rounds where the other does not, by more than is allowed (`--tolerance`)"
 
 

@@ -103,8 +103,9 @@ def compare(
         boolean(value, what)
     tokens = None if tokens is None else integer(tokens, "tokens", low=1)
     given: object = tolerance  # callers are not type-checked
-    number = isinstance(given, float | int) and not isinstance(given, bool)
-    if given is not None and not (number and 0 <= tolerance < math.inf):
+    if given is not None and (
+        isinstance(given, bool) or not (isinstance(given, float | int) and 0 <= given < math.inf)
+    ):
         raise ConfigError(
             f"tolerance is {tolerance!r}", hint="give standard deviations of the outputs, 0 for equal bits"
         )
@@ -313,7 +314,7 @@ def _pairs(
         if not pair.ok:
             both = frozenset(f"{item.run.answers.digest} {item.identity}" for item in (left, right))
             if both not in places or pair.required == "bit-equal":
-                until = first_wrong_step(left, right, tolerance) + 1
+                until = first_wrong_step(left.run.answers, right.run.answers, pair.tolerance) + 1
                 places[both] = causes.divergence(pair, left, right, until)
             same = places[both]
             pair = pair.model_copy(

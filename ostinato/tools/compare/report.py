@@ -100,8 +100,8 @@ class Cause(Report):
 
 
 class PairVerdict(Report):
-    """Two sides beside each other. `required` is the contract that holds for the pair, `tolerance` what it allows in the row of `worst`, which is furthest
-    beyond what it may be, or nearest to that; `divergence` is the first node whose results differ."""
+    """Two sides beside each other. `required` is the contract that holds for the pair, `tolerance` the largest difference that it allows; `divergence` is the
+    first node whose results differ."""
 
     left: str
     right: str

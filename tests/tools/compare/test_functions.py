@@ -74,6 +74,17 @@ def test_a_torch_model_is_a_function(executable: ost.TextExecutable, positions: 
     assert compare(executable, ["planned", model], replays=1, operators=False).ok
 
 
+def test_a_torch_tensor_of_another_dtype_is_widened_or_refused() -> None:
+    torch = pytest.importorskip("torch")
+    case = Case("random", (np.arange(3, dtype=np.int32),), (3,))
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        found = answers_of(lambda ids, dtype=dtype: torch.full((3, 4), 1.5, dtype=dtype), case, [(0, 2)], 4, "mine")
+        assert found.dtype == np.float32
+        assert found.tolist() == [[1.5] * 4]
+    with pytest.raises(ost.ConfigError, match="expected floats"):
+        answers_of(lambda ids: torch.zeros(3, 4, dtype=torch.int64), case, [(0, 2)], 4, "mine")
+
+
 def test_an_encoder_gives_one_embedding_a_text(tmp_path: Path) -> None:
     model = small_model("bert", tmp_path, 3)
     other = ost.compile_encoder(model, buckets={"B": [1], "T": [16]})
@@ -91,6 +102,8 @@ def test_an_encoder_gives_one_embedding_a_text(tmp_path: Path) -> None:
     [
         (lambda ids: np.zeros((len(ids), 3), np.float32), "expected floats"),
         (lambda ids: np.zeros((len(ids), 4), np.int32), "expected floats"),
+        (lambda ids: np.zeros((len(ids), 4), "V4"), "expected floats"),
+        (lambda ids: np.zeros((len(ids), 4), np.complex64), "expected floats"),
         (lambda ids: "logits", "gave str"),
         (lambda ids: 1 // 0, "raised ZeroDivisionError"),
     ],
