@@ -353,6 +353,9 @@ class Executable(Explains):
             )
         return self.program.saver(self, named_path(path), weights=weights, whole=whole)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self.entries)}: {self.mode} on {self.device.name}>"
+
     def __reduce__(self) -> NoReturn:
         raise LifecycleError(
             "an executable cannot be copied or pickled: it is memory and addresses",

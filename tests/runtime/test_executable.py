@@ -26,6 +26,10 @@ def test_result_does_not_depend_on_bucket_padding_or_integer_width(
     np.testing.assert_allclose(wide(input_ids=IDS)["logits"], expected, rtol=0, atol=1e-5)
 
 
+def test_an_executable_says_what_it_is(tiny: ost.TextExecutable) -> None:
+    assert repr(tiny) == f"<TextExecutable of {', '.join(tiny.entries)}: {tiny.mode} on {tiny.device.name}>"
+
+
 def test_longer_prompts_are_chunked(tiny: ost.TextExecutable, tiny_model: ost.Model) -> None:
     ids = np.arange(50, dtype=np.int32)[None]
     whole = ost.compile(tiny_model, buckets={"B": [1], "T": [64]}, context=64, logits="all")
