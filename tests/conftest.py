@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.filetest import FileTestFailure, run_file
 
 hypothesis.settings.register_profile("ostinato", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ostinato")
+# a process that shares the tests is told a width, as if there were a terminal: what commands print would be folded there alone
+os.environ.pop("COLUMNS", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

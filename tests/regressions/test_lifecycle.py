@@ -141,7 +141,7 @@ def test_a_child_forked_while_other_threads_hold_locks_finds_them_free(llm: ost.
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("file", ["executable", "generation", "regions", "rows"])
+@pytest.mark.parametrize("file", ["entry_runners", "executable", "generation", "rows", "use"])
 def test_an_interrupt_anywhere_leaves_no_row_and_no_lock_behind(llm: ost.LLM, file: str) -> None:
     """As Ctrl-C raises it, in each line of a file that takes something and gives it back. (The line of a `with` comes again at its end, where none can.)"""
     params = ost.SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)

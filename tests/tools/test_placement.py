@@ -31,11 +31,6 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def unwrapped(text: str) -> str:
-    """Text whose lines break wherever the path of the temporary folder made them break."""
-    return " ".join(text.split())
-
-
 def crowd() -> str:
     """Alignments that do not divide each other: neither is the lowest placement found soon nor soon proven."""
     rows = (f"b{i},{i % 8},{i % 8 + 1 + i % 6},{7 * i % 36 + 5},{(4, 6, 9)[i % 3]}\n" for i in range(60))
@@ -110,7 +105,7 @@ def test_an_empty_problem_is_solved(ostinato: Run, tmp_path: Path) -> None:
 
 def test_a_report_for_people_has_every_fact(ostinato: Run, tmp_path: Path) -> None:
     rows = "".join(f"b{index},0,4,{index}\n" for index in range(1, 10))
-    out = unwrapped(ostinato("plan", str(write(tmp_path, f"id,lower,upper,size\n{rows}{'x' * 100},3,4,100\n"))).out)
+    out = ostinato("plan", str(write(tmp_path, f"id,lower,upper,size\n{rows}{'x' * 100},3,4,100\n"))).out
     assert "10 buffers, 145 bytes in all" in out
     assert "145, the most that is alive at one time" in out
     assert "optimal: no placement is lower" in out
@@ -173,7 +168,7 @@ def test_what_is_known_is_said_in_words(ostinato: Run, tmp_path: Path, monkeypat
         monkeypatch.setattr(placement, "solve", answer)
         result = ostinato("plan", str(path), *options)
         assert result.code == code
-        assert words in unwrapped(result.out)
+        assert words in result.out
         assert "given, 1 234 search nodes" in result.out
 
 
