@@ -149,12 +149,25 @@ class Terminal:
 
     def wait_for(self, pattern: str, seconds: float = 60) -> None:
         """Reads until the pattern appears in what was not waited for yet."""
+        assert self._came(pattern, seconds), f"{pattern} never came: {self.seen!r}"
+
+    def interrupt(self, pattern: str, times: int = 10) -> None:
+        """Presses Ctrl-C and waits for the pattern. A signal between the prompt and the read behind it is Python's alone until a key comes: then again."""
+        for _ in range(times):
+            self.write("\x03")
+            if self._came(pattern, 6):
+                return
+        raise AssertionError(f"{pattern} never came: {self.seen!r}")
+
+    def _came(self, pattern: str, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
-            assert time.monotonic() < end, f"{pattern} never came: {self.seen!r}"
+            if time.monotonic() > end:
+                return False
             if select.select([self._terminal], [], [], 0.1)[0]:
                 self.seen += self._read()
         self.seen = self.seen[found.end() :]
+        return True
 
     def exit_code(self) -> int:
         while self._read():
@@ -193,8 +206,7 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_the_program(endless: Path) -> None:
     with Terminal(endless, *options) as terminal:
         terminal.wait_for("/help shows the commands")
         terminal.wait_for("> ")
-        terminal.write("\x03")  # at the prompt it leaves nothing behind
-        terminal.wait_for("> ")
+        terminal.interrupt("> ")  # at the prompt it leaves nothing behind
         for _ in range(2):
             terminal.write("hello\n")
             terminal.wait_for("hello[\\s\\S]{20}")  # the echo, and some of the answer
