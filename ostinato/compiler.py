@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from ostinato.backend_hip.evidence.first_use import with_validation
 from ostinato.frontend.model import CacheShape, Model
@@ -31,12 +31,13 @@ from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import Route, bucket_entries, bucket_sizes, check_progress, settle_route
 from ostinato.runtime.program import Program
 from ostinato.runtime.weights import Progress
-from ostinato.saving.manifest import Request
+from ostinato.saving.manifest import Kind
 from ostinato.saving.request import request_of
 from ostinato.saving.save import ArtifactSaver
 from ostinato.stages import Entries, Lowered, Passes, open_device, open_model, plan_settings, positions_of, trace
 
 __all__ = [
+    "Choices",
     "compile",
     "compile_encoder",
     "load_entries",
@@ -46,6 +47,20 @@ __all__ = [
 
 
 _E = TypeVar("_E", bound=Executable)
+
+
+class Choices(TypedDict, total=False):
+    """The arguments of `compile` that say how any entries are compiled, beside the precision that they were traced in."""
+
+    mode: str
+    memory_limit: int | str | None
+    reuse: bool
+    levels: Mapping[str, str] | None
+    disable: Iterable[str]
+    policy: Policy | str
+    passes: Passes
+    validate: str | None
+    progress: Progress | None
 
 
 def _lower_all(entries: Entries, target: Target, options: PipelineOptions | None = None) -> dict[str, Lowered]:
@@ -149,13 +164,22 @@ def compile(  # noqa: A001 - the design's public name
     cache = CacheShape(max(batches), positions_of(opened, context, lengths), 1)
     traced = trace(opened, "step", cache=cache, logits=logits, precision=precision)
     entries = traced.at(bucket_entries("prefill", batches, lengths))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, mode)
-    sizes = {"B": batches, "T": lengths}
-    more = {"buckets": sizes, "context": context, "logits": logits}
-    asked = request_of("text", opened.family, precision, mode, options, settings, route, **more)
     return load_entries(
-        entries, route, options, settings, asked, validate=validate, progress=progress, kind=TextExecutable
+        entries,
+        route,
+        TextExecutable,
+        "text",
+        {"buckets": {"B": batches, "T": lengths}, "context": context, "logits": logits},
+        precision=precision,
+        mode=mode,
+        memory_limit=memory_limit,
+        reuse=reuse,
+        levels=levels,
+        disable=disable,
+        policy=policy,
+        passes=passes,
+        validate=validate,
+        progress=progress,
     )
 
 
@@ -190,28 +214,51 @@ def compile_encoder(
     batches, lengths = bucket_sizes(buckets, opened.config.context_limit)
     traced = trace(opened, "embed", precision=precision)
     entries = traced.at(bucket_entries("embed", batches, lengths))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, mode)
-    sizes = {"B": batches, "T": lengths}
-    asked = request_of("encoder", opened.family, precision, mode, options, settings, route, buckets=sizes)
     return load_entries(
-        entries, route, options, settings, asked, validate=validate, progress=progress, kind=EmbedExecutable
+        entries,
+        route,
+        EmbedExecutable,
+        "encoder",
+        {"buckets": {"B": batches, "T": lengths}},
+        precision=precision,
+        mode=mode,
+        memory_limit=memory_limit,
+        reuse=reuse,
+        levels=levels,
+        disable=disable,
+        policy=policy,
+        passes=passes,
+        validate=validate,
+        progress=progress,
     )
 
 
 def load_entries(
     entries: Entries,
     route: Route,
-    options: PipelineOptions,
-    settings: PlanSettings,
-    request: Request,
-    *,
-    validate: str | None,
-    progress: Progress | None,
     kind: type[_E],
+    door: Kind,
+    sizes: Mapping[str, Any],
+    *,
+    precision: str | PrecisionPolicy = "auto",
+    mode: str = "auto",
+    memory_limit: int | str | None = None,
+    reuse: bool = True,
+    levels: Mapping[str, str] | None = None,
+    disable: Iterable[str] = (),
+    policy: Policy | str = "balanced",
+    passes: Passes = (),
+    validate: str | None = None,
+    progress: Progress | None = None,
 ) -> _E:
-    """The entries of a program on a route: lowered, with rows validated as `validate` says, planned, checked and loaded. `request` is what was asked for, for
-    who compiles a saved program again. Raises what `compile` raises."""
-    target = with_validation(route.device.target, validate, progress)
-    program = plan_text_program(entries, target, options, settings)
-    return load_program(replace(program, saver=ArtifactSaver(request)), route, progress=progress, kind=kind)
+    """The entries of a program on a route: lowered, with rows validated as `validate` says, planned, checked and loaded.
+
+    `door` is the front door that this was asked of and `sizes` are its arguments that are not among these, for who compiles a saved program again. Raises what
+    `compile` raises.
+    """
+    traced, _ = next(iter(entries.values()))
+    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
+    settings = plan_settings(memory_limit, reuse, mode)
+    asked = request_of(door, traced.model.family, precision, mode, options, settings, route, **sizes)
+    program = plan_text_program(entries, with_validation(route.device.target, validate, progress), options, settings)
+    return load_program(replace(program, saver=ArtifactSaver(asked)), route, progress=progress, kind=kind)

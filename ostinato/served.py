@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from typing import Unpack
 
-from ostinato.compiler import load_entries
+from ostinato.compiler import Choices, load_entries
 from ostinato.frontend.model import CacheShape, Model
 from ostinato.ir.precision import PrecisionPolicy
-from ostinato.passes.pipeline import settled_options
-from ostinato.passes.policy import Policy
 from ostinato.runtime.encode import EmbedExecutable
 from ostinato.runtime.forward import TextExecutable
 from ostinato.runtime.options import Route
-from ostinato.runtime.weights import Progress
-from ostinato.saving.request import request_of
-from ostinato.stages import Entries, Passes, plan_settings, trace
+from ostinato.stages import Entries, trace
 
 __all__ = ["decoder_entries", "encoder_entries", "serve_decoder", "serve_encoder"]
 
@@ -51,26 +47,12 @@ def serve_decoder(
     max_num_seqs: int,
     context: int,
     precision: str | PrecisionPolicy = "auto",
-    mode: str = "auto",
-    memory_limit: int | str | None = None,
-    reuse: bool = True,
-    levels: Mapping[str, str] | None = None,
-    disable: Iterable[str] = (),
-    policy: Policy | str = "balanced",
-    passes: Passes = (),
-    validate: str | None = None,
-    progress: Progress | None = None,
+    **choices: Unpack[Choices],
 ) -> TextExecutable:
     """The executable of an `LLM`; the arguments are those of `ostinato.compile`. Raises what that raises."""
     entries = decoder_entries(model, max_num_seqs, context, precision)
-    traced, _ = next(iter(entries.values()))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, mode)
-    more = {"max_num_seqs": max_num_seqs, "context": context}
-    asked = request_of("llm", model.family, precision, mode, options, settings, route, **more)
-    return load_entries(
-        entries, route, options, settings, asked, validate=validate, progress=progress, kind=TextExecutable
-    )
+    sizes = {"max_num_seqs": max_num_seqs, "context": context}
+    return load_entries(entries, route, TextExecutable, "llm", sizes, precision=precision, **choices)
 
 
 def serve_encoder(
@@ -79,23 +61,8 @@ def serve_encoder(
     *,
     max_seq_length: int,
     precision: str | PrecisionPolicy = "auto",
-    mode: str = "auto",
-    memory_limit: int | str | None = None,
-    reuse: bool = True,
-    levels: Mapping[str, str] | None = None,
-    disable: Iterable[str] = (),
-    policy: Policy | str = "balanced",
-    passes: Passes = (),
-    validate: str | None = None,
-    progress: Progress | None = None,
+    **choices: Unpack[Choices],
 ) -> EmbedExecutable:
     """The executable of an `Embedder`; the arguments are those of `ostinato.compile_encoder`. Raises what that raises."""
-    entries = encoder_entries(model, max_seq_length, precision)
-    traced, _ = next(iter(entries.values()))
-    options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy, passes=passes)
-    settings = plan_settings(memory_limit, reuse, mode)
-    more = {"max_seq_length": max_seq_length}
-    asked = request_of("embedder", model.family, precision, mode, options, settings, route, **more)
-    return load_entries(
-        entries, route, options, settings, asked, validate=validate, progress=progress, kind=EmbedExecutable
-    )
+    entries, sizes = encoder_entries(model, max_seq_length, precision), {"max_seq_length": max_seq_length}
+    return load_entries(entries, route, EmbedExecutable, "embedder", sizes, precision=precision, **choices)
