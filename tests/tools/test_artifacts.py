@@ -149,9 +149,9 @@ def test_errors_are_objects_with_json(ostinato: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_encoder(ostinato: Run, tmp_path: Path) -> None:
+def test_an_encoder(minilm: str, ostinato: Run, tmp_path: Path) -> None:
     path = tmp_path / "minilm.ost"
-    assert ostinato("compile", "minilm", "--output", path).code == 0
+    assert ostinato("compile", minilm, "--output", path).code == 0
     texts = ("--prompt", "A cat.", "--prompt", "A bill.", "--json")
-    found, expected = (ostinato("run", each, *texts).report() for each in (path, "minilm"))
+    found, expected = (ostinato("run", each, *texts).report() for each in (path, minilm))
     assert getattr(found, "embeddings") == getattr(expected, "embeddings")  # noqa: B009
