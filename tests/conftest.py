@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ hypothesis.settings.register_profile("ostinato", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ostinato")
 # a process that shares the tests is told a width, as if there were a terminal: what commands print would be folded there alone
 os.environ.pop("COLUMNS", None)
+# a shell that starts the tests in its background has them ignore Ctrl-C, and all that they start: some press it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
