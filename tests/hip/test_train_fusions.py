@@ -47,6 +47,16 @@ def test_fusions_leave_every_bit(family: str, gpu: HipDevice, tmp_path: Path) ->
     assert state_of(fused) == state_of(plain)
 
 
+def test_an_element_a_thread_is_the_same_update(gpu: HipDevice, tmp_path: Path) -> None:
+    folder = checkpoint("llama", tmp_path, num_hidden_layers=1)
+    options: dict[str, Any] = {"device": gpu, "precision": "bf16", "mode": "planned", "disable": ("fuse_updates",)}
+    wide, scalar = make(folder, **options), make(folder, levels={"adamw": "hip_scalar"}, **options)
+    rows = [{node.impl for node in exe.program.graphs["train"].nodes if node.op == "adamw"} for exe in (wide, scalar)]
+    assert rows == [{"hip"}, {"hip_scalar"}]
+    assert wide(*batch(0)).loss == scalar(*batch(0)).loss
+    assert state_of(wide) == state_of(scalar)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_nothing_is_cast_or_joined_by_a_launch_of_its_own(family: str, tmp_path: Path) -> None:
     """In a layer under bf16; attention is served by the matrix units, forward and backward."""

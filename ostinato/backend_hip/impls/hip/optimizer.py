@@ -1,6 +1,12 @@
-"""Rows of the end of a training step, for GPUs: everything that belongs to a parameter is updated in one pass, 16 bytes at a time."""
+"""Rows of the end of a training step, for GPUs: everything that belongs to a parameter is updated in one pass, 16 bytes at a time.
+
+AdamW has three with one arithmetic: 16 bytes a thread, an element a thread where whole-model runs say so, and several parameters in a launch (`adamw_group`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 from ostinato.backend_hip.impls.common import uncounted
 from ostinato.backend_hip.impls.hip.common import THREADS, Params, block_launch, by_dtypes, readable
@@ -24,7 +30,17 @@ def _launch(site: CallSite) -> Launch:
     return block_launch(min(-(-site.operand(0).elements // (RUN * THREADS)), _MOST_BLOCKS), THREADS)
 
 
-def _update(op: str, *moments: str, switches: tuple[str, ...] = ("decay",)) -> Impl:
+def _element_launch(site: CallSite) -> Launch:
+    return block_launch(min(-(-site.operand(0).elements // THREADS), _MOST_BLOCKS), THREADS)
+
+
+def _update(
+    op: str,
+    *moments: str,
+    switches: tuple[str, ...] = ("decay",),
+    function: str = "",
+    launch: Callable[[CallSite], Launch] = _launch,
+) -> Impl:
     """The update of a parameter and its moments by its gradient; a mirror that is not there has a dtype all the same."""
     operands = ("parameter", "gradient", *moments, "factors", "mirror")
     mirror = len(operands) - 1
@@ -32,12 +48,12 @@ def _update(op: str, *moments: str, switches: tuple[str, ...] = ("decay",)) -> I
     def kernel(site: CallSite) -> str:
         dtypes = [site.operand(2 + index).dtype for index, name in enumerate(moments) if name != "velocity"]
         dtypes.append(site.operand(mirror).dtype if site.has(mirror) else DType.BF16)
-        return kernel_name(_FILE, op, *(dtype.value for dtype in dtypes))
+        return kernel_name(_FILE, function or op, *(dtype.value for dtype in dtypes))
 
     def params(site: CallSite) -> Params:
         return (site.operand(0).elements, *(int(site.boolean(switch)) for switch in switches))
 
-    return readable(op, operands, kernel, params, _launch, uncounted)
+    return readable(op, operands, kernel, params, launch, uncounted)
 
 
 def _members(site: CallSite) -> list[int]:
@@ -67,6 +83,11 @@ OPTIMIZER_ROWS = (
         exactness=Exactness.TOLERANCE,
     ),
     _update("adamw", "first", "second"),
+    replace(
+        _update("adamw", "first", "second", function="adamw_scalar", launch=_element_launch),
+        name="hip_scalar",
+        priority=-1,
+    ),
     readable(
         "adamw_group",
         tuple(spec.name for spec in ADAMW_GROUP.operands),

@@ -55,15 +55,16 @@ DEVICE void reflect(M* mirror, i64 i, const f32 (&parameters)[N]) {
 }
 
 // `decay`: whether the parameter decays. What one of several updates: by number, in steps of how many there are. Nothing
-// is written where the step does not apply.
-template <class F, class S, class M>
+// is written where the step does not apply. RUNS: several neighbours at a time, where memory lies so.
+template <bool RUNS, class F, class S, class M>
 DEVICE void adamw_share(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror,
                         i64 size, i64 decay, i64 number, i64 step) {
     const Factors by = *factors;
     if (by.apply == 0.0f) return;
     const f32 kept = decay ? 1.0f - by.learning_rate * by.weight_decay : 1.0f;
     const f32 rate = by.learning_rate * by.first_correction;
-    const bool whole = aligned(parameter) && aligned(gradient) && aligned(first) && aligned(second) && aligned(mirror);
+    const bool whole =
+        RUNS && aligned(parameter) && aligned(gradient) && aligned(first) && aligned(second) && aligned(mirror);
     share_runs(number, step, size, whole, [=](i64 i, auto n) {
         f32 parameters[n.value], gradients[n.value], firsts[n.value], seconds[n.value];
         take(parameter + i, parameters);
@@ -88,7 +89,16 @@ DEVICE void adamw_share(f32* parameter, const f32* gradient, F* first, S* second
 template <class F, class S, class M>
 DEVICE void adamw(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror, i64 size,
                   i64 decay, Status) {
-    adamw_share(parameter, gradient, first, second, factors, mirror, size, decay, first_element(), element_step());
+    adamw_share<true>(parameter, gradient, first, second, factors, mirror, size, decay, first_element(),
+                      element_step());
+}
+
+// The same, an element a thread.
+template <class F, class S, class M>
+DEVICE void adamw_scalar(f32* parameter, const f32* gradient, F* first, S* second, const Factors* factors, M* mirror,
+                         i64 size, i64 decay, Status) {
+    adamw_share<false>(parameter, gradient, first, second, factors, mirror, size, decay, first_element(),
+                       element_step());
 }
 
 // The same of up to 8 parameters, a row of blocks each.
@@ -100,7 +110,8 @@ DEVICE void adamw_group(const Factors* factors, f32* p0, const f32* g0, F* f0, S
                         i64 n6, i64 n7, i64 decay, Status) {
     const auto update = [=](f32* parameter, const f32* gradient, F* first, S* second, i64 size) {
         bf16* const mirror = nullptr;
-        adamw_share(parameter, gradient, first, second, factors, mirror, size, decay, first_element(), element_step());
+        adamw_share<true>(parameter, gradient, first, second, factors, mirror, size, decay, first_element(),
+                          element_step());
     };
     for (u32 member = block_index_y(); member < 8; member += block_count_y()) {
         switch (member) {
