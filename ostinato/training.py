@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 
 from ostinato.backend_hip.evidence.first_use import with_validation
 from ostinato.frontend.model import Model
@@ -116,6 +116,21 @@ class PlannedTraining:
         """The graph that is planned: with clones where a limit of memory asked for them."""
         return self.planned.graph
 
+    @property
+    def program(self) -> Program:
+        """The step as what is loaded: its plan, graphs and decisions, and the checkpoint that its parameters come from."""
+        name, lowered = TRAIN, self.planned.lowered
+        return Program(
+            self.planned.program,
+            {name: self.graph},
+            lowered.target,
+            CheckpointSource(self.planned.model.checkpoint),
+            {name: lowered.graph},
+            {name: lowered.decisions},
+            lowered.validations,
+            {name: lowered.relower},
+        )
+
     def memory(self, limit: int | str | None = None) -> MemoryAnswer:
         """What the step takes of a device, to the byte, with no device at hand; against a limit, such as what a device has free, it says that the step fits or
         how many bytes are missing, and which tensors of which lines hold the most. Raises `ConfigError` for a limit that is no number of bytes."""
@@ -137,18 +152,7 @@ class PlannedTraining:
         options = TrainOptions(on_nan, candidates=self.step.parts.added)
         words = integer(seed, "seed", low=-(2**63), high=2**63 - 1)
         route = settle_route(open_device(device), mode, on_fallback, capture, markers)
-        name, lowered = TRAIN, self.planned.lowered
-        program = Program(
-            self.planned.program,
-            {name: self.graph},
-            lowered.target,
-            CheckpointSource(self.planned.model.checkpoint),
-            {name: lowered.graph},
-            {name: lowered.decisions},
-            lowered.validations,
-            {name: lowered.relower},
-        )
-        made = load_program(program, route, progress=progress, kind=partial(TrainStep, options=options))
+        made = load_program(self.program, route, progress=progress, kind=partial(TrainStep, options=options))
         made.start(self.step.recipe.optimizer, words)
         return made
 
@@ -194,9 +198,9 @@ def train_step(
     `on_nan`: a step whose loss (or norm of gradients, where they are clipped) is not finite changes nothing, and "raise"s or is "skip"ped and counted.
     The other arguments are those of `ostinato.compile`.
 
-    Raises `ConfigError` for arguments that cannot be used, `BoundsError` for more tokens than the model has positions, `DTypeError` for weights that cannot be
-    trained, `CapacityError` for a limit that no plan found keeps or a device that is too small, with the tensors at the peak and their lines, and what
-    `ostinato.compile` raises.
+    Raises `ConfigError` for arguments that cannot be used, `BoundsError` for more tokens than the model has positions and more than 512 micro-batches,
+    `DTypeError` for weights that cannot be trained, `CapacityError` for a limit that no plan found keeps or a device that is too small, with the tensors at the
+    peak and their lines, and what `ostinato.compile` raises.
     """
     if loss != "cross_entropy":
         raise ConfigError(f"loss is {shown(loss)}", hint='the loss of a decoder is "cross_entropy"')
@@ -290,28 +294,33 @@ def _fitted(
 ) -> tuple[TracedTraining, Lowered, Graph, EntryPlan]:
     """The step within a limit of memory, with its graph and plan: with the fewest pieces of the head that do, if the user left their number open.
 
-    Computing activations again costs a few percent. Pieces cost more: each reads and writes all of the gradient of the head.
+    Computing activations again costs a few percent and changes no bit. Pieces cost more, since each reads and writes all of the gradient of the head. Numbers
+    of them are tried in the same order whatever the limit, so that a higher one never has more.
     """
     limit, shape = settings.memory_limit, recipe.shape
     if limit is None or shape.chunks is not None:
         step, made = lowered(recipe)
         return step, made, *made.fit_entry(settings)
     numbers = [1 << power for power in range(MOST_CHUNKS.bit_length()) if 1 << power <= shape.tokens]
-    short: list[tuple[int, int, TracedTraining, Lowered]] = []
-    before: int | None = None  # what the hungriest step took by itself, in fewer pieces
-    for number in numbers:
+
+    @cache
+    def tried(number: int) -> tuple[TracedTraining, Lowered, int]:
         step, made = lowered(replace(recipe, shape=replace(shape, chunks=number)))
-        least = least_arena(made.graph, made.target, settings=settings)
-        falls, before = before is None or least < before, least
-        if least > limit and falls and number != numbers[-1]:
+        return step, made, least_arena(made.graph, made.target, settings=settings)
+
+    ends = (numbers[0], numbers[-1])  # between them the hungriest step takes no less than in the better of the two
+    hopeless = all(tried(number)[2] > limit for number in ends)
+    short: list[tuple[int, int]] = []  # what no plan goes below, in that many pieces
+    for number in ends if hopeless else numbers:
+        step, made, least = tried(number)
+        if least > limit:
+            short.append((least, number))
             continue
         try:
             return step, made, *made.fit_entry(settings, thorough=False)
         except CapacityError as error:
-            short.append((error.missing_bytes or 0, number, step, made))
-        if not falls:
-            break
-    *_, step, made = min(short, key=lambda tried: tried[:2])
+            short.append((limit + (error.missing_bytes or 0), number))
+    step, made, _ = tried(min(short)[1])
     return step, made, *made.fit_entry(settings)
 
 

@@ -27,6 +27,8 @@ __all__ = ["TrainingShape", "trace_training"]
 
 _MOST_TOKENS = 1 << 24
 """Tokens of one step: more have no activations that a memory holds, and their places alone would fill the host's."""
+_MOST_MICRO_BATCHES = 512
+"""Each stands in the program by itself: planning takes as long as there are steps."""
 _JOINED = 8
 """Tensors that one concat takes."""
 
@@ -37,7 +39,7 @@ class TrainingShape:
     leaves their number to whoever plans within a limit of memory, and is one piece here.
 
     Raises `ConfigError` for numbers below 1, `ShapeError` for micro-batches that do not share the batch out, `BoundsError` for more chunks than tokens and
-    for more tokens than a step takes.
+    for more tokens or micro-batches than a step takes.
     """
 
     batch: int
@@ -52,6 +54,11 @@ class TrainingShape:
             raise BoundsError(
                 f"a batch of {self.batch} sequences of {self.sequence} tokens, a step takes {_MOST_TOKENS} tokens at most",
                 hint="take a smaller batch",
+            )
+        if self.micro_batches > _MOST_MICRO_BATCHES:
+            raise BoundsError(
+                f"{self.micro_batches} micro-batches, a step takes {_MOST_MICRO_BATCHES}: each stands in the program by itself",
+                hint="take larger micro-batches, or more steps of smaller batches",
             )
         if self.batch % self.micro_batches:
             raise ShapeError(

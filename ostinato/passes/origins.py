@@ -39,7 +39,6 @@ class Origins:
 
     def _between(self, name: str, node: Node, before: Graph, after: Graph) -> dict[str, Origin]:
         """Origins of all that led to a value before and is no value of the new graph, as far back as the new node's operands."""
-        kept = {*after.types, *node.operands}
         found: dict[str, Origin] = {}
         pending, seen = [name], {name}
         while pending:
@@ -50,7 +49,8 @@ class Origins:
             known = self._of.get(value)
             found.update(known or {producer.name: Origin(producer.name, producer.op, producer.location)})
             for operand in producer.operands:
-                if operand is not None and operand not in kept and operand not in seen:
-                    seen.add(operand)
-                    pending.append(operand)
+                if operand is None or operand in after.types or operand in node.operands or operand in seen:
+                    continue
+                seen.add(operand)
+                pending.append(operand)
         return found

@@ -7,5 +7,5 @@
 Stages, one file each: `storage` (who shares bytes), `order` and `order_search` (in which order), `spaces` (on which device), `liveness` (when storages live,
 in-place reuse), `problem` and `solvers` (offsets), `recompute` (what runs twice to keep to a limit of memory), `lower` and `emit` (steps), `usage` (how well
 the arena is used), `regions` and `program` (what entries share). The plan is data (`plan`) with a text (`plan_text`) and a file (`saved`). The proof is
-`check`; its own files `expected`, `replay` and `check_clones` share nothing with the stages.
+`check`; its own files `expected`, `check_step`, `replay` and `check_clones` share nothing with the stages.
 """

@@ -1,8 +1,8 @@
 """The proof: an independent replay of a plan against its graph and the operator facts.
 
 It shares nothing with the planner but the plan format and reads no stated lifetime. From the graph, the operator table and the target's rows it works out
-anew what every step must be (`expected.py`); then it walks the steps with a map `byte range -> value` for every region (`replay.py`; these files are the
-checker's own):
+anew what every step must be (`expected.py`) and holds each to it by itself (`check_step.py`); then it walks the steps with a map `byte range -> value` for
+every region (`replay.py`; these files are the checker's own):
 
 - the graph is the one that the plan was made from, or that one with pure clones of its nodes (`check_clones.py`);
 - the list holds every node once and views never, with the row's kernel, parameters and operands, exact sizes, aligned storages, all inside its region;
@@ -22,27 +22,19 @@ Every violation found is listed in one `PlanError`. A plan that is not proven is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ostinato.ir.errors import OstinatoError, PlanError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
-from ostinato.ir.step import (
-    MOVES,
-    ByteRange,
-    Region,
-    Step,
-    StepKind,
-    StepOperand,
-    device_class,
-    is_device_name,
-)
-from ostinato.ir.target import CallSite, Impl, Target
+from ostinato.ir.step import ByteRange, Region, Step, StepKind, StepOperand
+from ostinato.ir.target import Target
 from ostinato.ir.text import graph_hash
-from ostinato.ir.views import ViewTable, call_site, row_refusal
+from ostinato.ir.views import ViewTable, call_site
 from ostinato.planner.check_clones import clone_problems
+from ostinato.planner.check_step import StepCheck, inside
 from ostinato.planner.expected import Use, facts_of, uses_of
 from ostinato.planner.plan import EntryPlan, ProgramPlan, layout_problems, slot_name
 from ostinato.planner.replay import Clocks, Memory
@@ -136,7 +128,8 @@ class _EntryChecker:
         self.problems: list[str] = []
         self.reads = self.writes = self.bytes_followed = 0
         self.clocks = Clocks(entry.steps)
-        self.memory = {item.region: Memory(max(item.bytes, 0)) for item in program.regions}
+        self.sizes = {item.region: max(item.bytes, 0) for item in program.regions}
+        self.memory = {region: Memory(size) for region, size in self.sizes.items()}
         self.places: dict[str, int] = {}  # node -> its step
         self.constants: dict[str, str] = {}  # constant of the graph -> what the memory calls its content
         self.slots: dict[str, list[ByteRange]] = {}
@@ -168,6 +161,7 @@ class _EntryChecker:
             return self._say(f"operators {unknown} are not in the table")
         self._check_source(found)
         self.views = ViewTable(self.graph, ops=self.ops)
+        self.step = StepCheck(self.graph, self.views, entry, target, self.sizes, self._say)
         self.facts = facts_of(self.graph, self.ops, self.views)
         self.rows = {(row.op, row.name): row for row in target.rows}
         self.nodes = {node.name: node for node in self.graph.nodes if not self.ops[node.op].is_view}
@@ -254,12 +248,8 @@ class _EntryChecker:
                 self._say(f"{item.role.value} %{name}: {tensor} is not in the plan with that type and content")
 
     def _hold(self, value: str, place: ByteRange) -> None:
-        if self._inside(place) and place.size:
+        if inside(place, self.sizes) and place.size:
             self.memory[place.region].write(place, (value, place.offset), -1)
-
-    def _inside(self, place: ByteRange) -> bool:
-        memory = self.memory.get(place.region)
-        return memory is not None and min(place.offset, place.size) >= 0 and place.end <= memory.size
 
     # what every step must be
 
@@ -276,7 +266,7 @@ class _EntryChecker:
         if row is None:
             return self._say(f"{at}: {node.op}@{node.impl} is no row of target {self.target.name}")
         site = call_site(self.graph, node, self.views, ops=self.ops)
-        self._check_call(at, step, opdef, row, site)
+        self.step.call(at, step, opdef, row, site)
         uses, wrong = uses_of(self.graph, node, row, row.workspace(site), self.facts, self.ops)
         self.problems += [f"{at}: {problem}" for problem in wrong]
         if len(step.operands) != len(uses):
@@ -287,96 +277,13 @@ class _EntryChecker:
                 if operand is not None or use is not None:
                     found, expected = ("absent" if x is None else f"%{x.value}" for x in (operand, use))
                     self._say(f"{at}: operand {index} is {found}, expected {expected}")
-            elif self._check_operand(f"{at}: operand {index}", operand, use):
+            elif self.step.operand(f"{at}: operand {index}", operand, use):
                 pairs.append((operand, use))
-        self._check_sharing(at, pairs, row)
+        self.step.sharing(at, pairs, row)
         if step.launch is not None and step.launch.early:
-            self._check_ahead(at, pairs, row)
+            self.step.ahead(at, pairs, row)
         self._touch(position, at, step, pairs)
         return None
-
-    def _check_ahead(self, at: str, pairs: list[tuple[StepOperand, Use]], row: Impl) -> None:
-        """What the kernel reads before it waits is claimed to be early, which `_read` proves, and not written by the step itself."""
-        for operand, use in pairs:
-            if use.name in row.ahead and operand.range.size and not (operand.early and not use.writes):
-                self._say(f"{at}: starts early and reads %{use.value} ahead, which a step of this run writes")
-
-    def _check_call(self, at: str, step: Step, opdef: OpDef, row: Impl, site: CallSite) -> None:
-        if (reason := row_refusal(row, site, opdef)) is not None:
-            self._say(f"{at}: row {row.identity} does not take this node: {reason}")
-        if step.kind is not row.kind:
-            self._say(f"{at}: is a {step.kind.value} step, row {row.identity} says {row.kind.value}")
-        if step.kernel != row.kernel(site):
-            self._say(f"{at}: runs kernel {step.kernel}, row {row.identity} says {row.kernel(site)}")
-        params = row.params(site)
-        if [(type(p), repr(p)) for p in step.params] != [(type(p), repr(p)) for p in params]:
-            self._say(f"{at}: has parameters {step.params}, row {row.identity} says {params}")
-        launch = row.launch_of(site)
-        late = None if launch is None else replace(launch, early=False)
-        if step.launch not in (launch, late):
-            self._say(f"{at}: is launched as {step.launch}, row {row.identity} says {launch}")
-        self._check_place(at, step, self.target.device)
-
-    def _check_place(self, at: str, step: Step, device: str) -> None:
-        """`device`: where the step must run; a launch may also run on another device of the same class, for which its row is good too."""
-        fits = step.device == device
-        if step.kind not in MOVES:
-            fits = is_device_name(step.device) and device_class(step.device) == device_class(device)
-        if not fits or step.node_count != 1 or step.lane < 0:
-            found = f"{step.device}, lane {step.lane}, {step.node_count} captured nodes"
-            self._say(f"{at}: runs on {found}; expected {device}, a lane from 0, one node")
-        for operand in step.operands:
-            if operand is not None and step.kind not in MOVES and operand.range.region.device != step.device:
-                self._say(f"{at}: %{operand.value} at {operand.range} lies on another device than {step.device}")
-
-    def _check_operand(self, at: str, operand: StepOperand, use: Use) -> bool:
-        """Name, flags, size, region and alignment; False where the bytes cannot be followed."""
-        place, what = operand.range, f"{at} %{use.value} at {operand.range}"
-        if operand.value != use.value:
-            self._say(f"{at} is %{operand.value}, the row says %{use.value}")
-        if (operand.reads, operand.writes) != (use.reads is not None, use.writes):
-            expected = f"reads={use.reads is not None} writes={use.writes}"
-            self._say(f"{what} has reads={operand.reads} writes={operand.writes}, expected {expected}")
-        if place.size != use.size:
-            self._say(f"{what} has {place.size} bytes, expected {use.size}")
-        if not self._inside(place):
-            size = self.memory[place.region].size if place.region in self.memory else "no"
-            self._say(f"{what} lies outside its region of {size} bytes")
-            return False
-        unit = self.target.alignment  # of the storage, or (a copy of a part of one) of the bytes themselves
-        if place.size and (place.offset - use.anchor) % unit and place.offset % unit:
-            self._say(f"{what} is not aligned to {unit} bytes")
-        if place.region.kind == "io" and place.size and self.entry.binding_of(place) is None:
-            self._say(f"{what} lies in no single input or output")
-        return True
-
-    def _check_sharing(self, at: str, pairs: list[tuple[StepOperand, Use]], row: Impl) -> None:
-        """Within one step, written bytes are nobody else's but for the pairs that operator or row declare."""
-        updated = {use.becomes: operand.range for operand, use in pairs if use.updates}
-        for index, (operand, use) in enumerate(pairs):
-            if use.updates and operand.range != updated[use.becomes]:
-                self._say(f"{at}: %{use.becomes} must be one range, found {operand.range} and {updated[use.becomes]}")
-            for other_index, (other, other_use) in enumerate(pairs):
-                seen = other_index == index or (other_use.writes and other_index < index)
-                empty = not operand.range.size or not other.range.size
-                if seen or empty or not use.writes or not operand.range.overlaps(other.range):
-                    continue
-                same = operand.range == other.range
-                if same and use.becomes is not None and use.becomes == other_use.becomes:
-                    continue  # operand and result of a must-alias pair, both named by the row
-                in_place = (use.name, other_use.name) in row.in_place and not other_use.writes
-                if same and in_place and self._same_order(use.value, other_use.value):
-                    continue
-                verb = "writes" if other_use.writes else "reads"
-                pair = f"writes %{use.value} at {operand.range} over %{other_use.value} at {other.range}"
-                self._say(f"{at}: {pair}, which it also {verb}; row {row.identity} does not allow that here")
-
-    def _same_order(self, result: str, operand: str) -> bool:
-        """Whether element i of both lies at the same byte when they share a storage."""
-        tensor, source, view = self.graph.types[result], self.graph.types[operand], self.views[operand]
-        if tensor.is_natural and view.contiguous:
-            return tensor.elements == source.elements
-        return tensor.shape == source.shape and not tensor.is_packed and view.strides == tensor.strides
 
     def _copy(self, position: int, step: Step) -> None:
         at = f"step {position} (copy of {step.node})"
@@ -386,10 +293,10 @@ class _EntryChecker:
         operands = [operand for operand in step.operands if operand is not None]
         if len(step.operands) != 2 or len(operands) != 2 or step.kernel or step.params or step.launch:
             return self._say(f"{at}: a copy has a source, a target, no kernel and no parameters, nor a launch")
-        self._check_place(at, step, operands[1].range.region.device)
+        self.step.place(at, step, operands[1].range.region.device)
         source = Use(step.node, "source", fact.size, fact.anchor, step.node, None)
         pairs = list(zip(operands, (source, Use(step.node, "target", fact.size, 0, None, step.node)), strict=True))
-        followed = [self._check_operand(f"{at}: {use.name}", operand, use) for operand, use in pairs]
+        followed = [self.step.operand(f"{at}: {use.name}", operand, use) for operand, use in pairs]
         if fact.size and operands[0].range.overlaps(operands[1].range):
             self._say(f"{at}: source {operands[0].range} and target {operands[1].range} overlap")
         if all(followed):
@@ -458,7 +365,7 @@ class _EntryChecker:
     def _check_outputs(self) -> None:
         for index, binding in enumerate(self.entry.outputs):
             what = f"output {index} %{binding.name}"
-            if binding.name not in self.facts or not self._inside(binding.range) or not binding.range.size:
+            if binding.name not in self.facts or not inside(binding.range, self.sizes) or not binding.range.size:
                 continue  # said already, or no bytes
             if not self.facts[binding.name].dense:
                 self._say(f"{what} is a strided view; a binding is dense")
@@ -475,7 +382,7 @@ class _EntryChecker:
         held += [("input", binding.name, binding.range) for binding in self.entry.inputs]
         for what, name, place in held:
             called[name] = what
-            if place.region in expected and self._inside(place) and place.size:
+            if place.region in expected and inside(place, self.sizes) and place.size:
                 expected[place.region].write(place, (name, place.offset), -1)
                 origin[name] = place
         updates = ((node, self.ops[node.op].aliased(node.operands)) for node in self.graph.nodes)
@@ -485,7 +392,7 @@ class _EntryChecker:
                 start = origin[base].offset + self.facts[value.name].anchor
                 place = ByteRange(origin[base].region, start, value.type.nbytes)
                 called[value.name] = called[base]
-                if self._inside(place):
+                if inside(place, self.sizes):
                     expected[place.region].write(place, (value.name, place.offset), -1)
         for region, memory in expected.items():
             for cell in memory.over(ByteRange(region, 0, memory.size)):

@@ -280,6 +280,5 @@ def _arena_stats(prepared: Prepared, space: Space, outcome: Outcome, slots: Sequ
 
 def _is_strided_copy(call: NodeCall, opdef: OpDef) -> bool:
     """Whether the node computes nothing and gathers an operand through strides into a value of its own; a store in a cache is no copy."""
-    site = call.site
-    computes_nothing = opdef.cost(site.operands, site.results, site.node.attrs).flops == 0
-    return bool(site.strided) and computes_nothing and not opdef.must_alias
+    computes_nothing = call.cost(opdef).flops == 0
+    return bool(call.site.strided) and computes_nothing and not opdef.must_alias

@@ -23,7 +23,7 @@ from ostinato.ir.step import ByteRange
 from ostinato.ir.text import parse_graph
 from ostinato.passes.pipeline import PipelineOptions
 from ostinato.passes.runner import run_pipeline
-from ostinato.planner import check, replay
+from ostinato.planner import check, check_step, replay
 from tests.frontend.small_families import SMALL_FAMILIES, small_model
 from tests.planner import mutants_operands as operands
 from tests.planner import mutants_order as order
@@ -173,13 +173,13 @@ def _write_in_32_bits(memory: replay.Memory, place: ByteRange, holds: tuple[str,
 
 WEAKER: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "no races": (replay.Clocks, "before", _always),
-    "no sharing within a step": (check._EntryChecker, "_check_sharing", _nothing),
-    "any element order in place": (check._EntryChecker, "_same_order", _always),
+    "no sharing within a step": (check_step.StepCheck, "sharing", _nothing),
+    "any element order in place": (check_step.StepCheck, "_same_order", _always),
     "nothing overwritten": (replay.Memory, "write", _nothing),
     "outputs not looked at": (check._EntryChecker, "_check_outputs", _nothing),
     "state not looked at": (check._EntryChecker, "_check_updated", _nothing),
     "order of effects": (check._EntryChecker, "_check_order", _nothing),
-    "calls not looked at": (check._EntryChecker, "_check_call", _nothing),
+    "calls not looked at": (check_step.StepCheck, "call", _nothing),
     "the last byte of a range": (replay.Memory, "over", _cells_of_all_but_one_byte),
     "the last cell of a range": (replay.Memory, "over", _cells_but_the_last),
     "offsets of 32 bits": (replay.Memory, "write", _write_in_32_bits),

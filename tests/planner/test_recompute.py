@@ -20,19 +20,24 @@ from ostinato.ir.errors import CapacityError
 from ostinato.ir.graph import Graph, Location, Role
 from ostinato.ir.text import graph_hash, parse_graph, print_graph
 from ostinato.planner.check import check_program
-from ostinato.planner.lower import prepare
-from ostinato.planner.order import program_order
 from ostinato.planner.plan import EntryPlan
 from ostinato.planner.plan_text import print_entry
 from ostinato.planner.program import build_program
 from ostinato.planner.recompute.fit import fit_entry
-from ostinato.planner.recompute.model import RecomputeModel, recompute_model
+from ostinato.planner.recompute.model import RecomputeModel
 from ostinato.planner.recompute.trace import Trace
 from ostinato.planner.saved import program_from_json, program_to_json
 from ostinato.planner.settings import PlanSettings
 from tests.planner.fakes import FAKE_OPS, FAKE_TARGET, GraphMaker
 from tests.planner.mutation_cases import random_graph
-from tests.planner.recompute_cases import SIZE, block, graph_with_late_readers, kept_across
+from tests.planner.recompute_cases import (
+    SIZE,
+    block,
+    graph_with_late_readers,
+    kept_across,
+    random_step,
+    small_model,
+)
 from tests.planner.tagged import Judge
 
 
@@ -290,33 +295,11 @@ def test_a_parameter_is_not_read_again_behind_its_update() -> None:
         fit(graph, unlimited.stats.arena_bytes - SIZE, "program")
 
 
-def _random_step(rng: random.Random) -> Graph:
-    """Layers that read parameters, then readers of their results from the last on, with updates of the parameters and of sums between."""
-    make = GraphMaker()
-    values = [make.input("x", SIZE)]
-    parameters = {f"p{i}": make.parameter(f"p{i}", SIZE) for i in range(3)}
-    for index in range(rng.randint(4, 7)):
-        source, name = rng.choice(values[-2:]), f"v{index}"
-        if rng.random() < 0.7:
-            values.append(make.binary(name, source, rng.choice(list(parameters.values()))))
-        else:
-            values.append(make.unary(name, source, rng.choice(("plain", "work"))))
-    gradient, kept = values[-1], []
-    for index, value in enumerate(reversed(values[1:])):
-        gradient = make.binary(f"g{index}", gradient, value)
-        if rng.random() < 0.6:
-            key = rng.choice(list(parameters))
-            parameters[key] = make.update(f"{key}u{index}", parameters[key], gradient)
-        if rng.random() < 0.3:
-            kept.append(make.update(f"sum{index}", make.unary(f"first{index}", gradient), gradient))
-    return make.graph(make.unary("out", gradient), *kept)
-
-
 @pytest.mark.parametrize("order", ["program", "search"])
 def test_steps_that_update_what_clones_read_are_proven(seed: int, order: str) -> None:
     again_at_least_once = 0
     for number in range(6):
-        graph = _random_step(random.Random(f"{seed}.{number}"))
+        graph = random_step(random.Random(f"{seed}.{number}"))
         _, unlimited = fit(graph, order=order)
         try:
             _, plan = fit(graph, unlimited.stats.arena_bytes * 3 // 4, order)
@@ -351,7 +334,7 @@ def test_an_impossible_limit_names_bytes_and_tenants_with_their_lines() -> None:
     assert (error.node, error.code, isinstance(error, OverflowError)) == ("prefill", "capacity", True)
     text = str(error)
     for line in (
-        "prefill: memory_limit is 200 bytes of arena, the smallest plan found takes 256: 56 bytes are missing",
+        "prefill: memory_limit is 200 bytes of arena, the smallest that a plan was found for is 256: 56 bytes are missing",
         "    %kept: 64 bytes (model.py:10), read next by %y (model.py:20)",
         "  hint: raise memory_limit to 256, or compile smaller buckets",
     ):
@@ -445,13 +428,6 @@ def test_names_that_look_like_clones_are_left_alone() -> None:
 
 
 # random graphs
-
-
-def small_model(graph: Graph) -> RecomputeModel:
-    schedule = program_order(graph, FAKE_OPS)
-    settings = PlanSettings(order="program")
-    prepared = prepare(graph, FAKE_TARGET, schedule=schedule, settings=settings, ops=FAKE_OPS)
-    return recompute_model(prepared, [turn.node.name for turn in schedule], in_place=True)
 
 
 @pytest.mark.parametrize("order", ["program", "search"])

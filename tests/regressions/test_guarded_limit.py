@@ -37,7 +37,7 @@ def test_the_smallest_plan_that_is_named_is_found_again_under_its_own_limit(guar
         try:
             fit(graph, guard, 0)
         except CapacityError as error:
-            found = re.search(r"smallest plan found takes (\d+)", str(error))
+            found = re.search(r"smallest that a plan was found for is (\d+)", str(error))
             assert found is not None
             smallest = fit(graph, guard, int(found.group(1)))
             assert smallest.stats.arena_bytes <= int(found.group(1))

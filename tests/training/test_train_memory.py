@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from ostinato.backend_hip.host_memory import HostBuffer
 from ostinato.frontend.training import TrainingShape
 from ostinato.ir.errors import CapacityError
 from ostinato.ir.step import REGION_KINDS, Region
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array
 from ostinato.planner.memory_report import memory_answer
 from ostinato.planner.problem import align_up
 from ostinato.planner.recompute.fit import least_arena
-from ostinato.training import PlannedTraining, Recipe, plan_training
+from ostinato.stages import Lowered
+from ostinato.training import PlannedTraining, Recipe, TracedTraining, plan_training
 from tests.training.steps import state_of
 from tests.training.tiny import BATCH, LENGTH, batch, checkpoint, make
 
@@ -175,3 +179,44 @@ def test_a_limit_is_kept_with_gradients_of_the_caller(tmp_path: Path) -> None:
     for name in free.gradient_names:
         np.testing.assert_array_equal(tight.gradient(name), free.gradient(name), err_msg=name)
     assert state_of(tight) == state_of(free)
+
+
+def test_a_higher_limit_has_no_more_pieces_and_in_as_many_no_more_work(tmp_path: Path, seed: int) -> None:
+    folder = checkpoint("llama", tmp_path, vocab_size=256, num_hidden_layers=1)
+    recipe = Recipe(TrainingShape(1, 8))
+    rng, arena = random.Random(seed), plan_training(folder, recipe).memory().arena
+    found: list[tuple[int, float] | None] = []
+    for limit in (arena * part // 100 + rng.randrange(arena // 50) for part in (40, 80, 86, 94)):
+        try:
+            planned = plan_training(folder, recipe, memory_limit=limit)
+        except CapacityError:
+            found.append(None)
+            continue
+        assert planned.memory().arena <= limit
+        found.append((planned.step.recipe.shape.pieces, planned.planned.plan.stats.extra_work))
+    kept = [item for item in found if item is not None]
+    assert found == [None] * (len(found) - len(kept)) + sorted(kept, reverse=True)
+    assert len(kept) > 1
+
+
+def test_a_hopeless_limit_is_refused_after_the_fewest_and_the_most_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what the refusal names is kept."""
+    lowered: list[int] = []
+    lower = TracedTraining.lower
+
+    def counted(step: TracedTraining, target: Target, **options: Any) -> Lowered:
+        lowered.append(step.recipe.shape.pieces)
+        return lower(step, target, **options)
+
+    monkeypatch.setattr(TracedTraining, "lower", counted)
+    folder = checkpoint("llama", tmp_path, vocab_size=512, num_hidden_layers=1)
+    recipe = Recipe(TrainingShape(1, 16))
+    with pytest.raises(CapacityError) as caught:
+        plan_training(folder, recipe, memory_limit=1000)
+    assert lowered == [1, 16]
+    told = re.search(r"raise memory_limit to (\d+)", str(caught.value))
+    assert told is not None
+    assert caught.value.missing_bytes == int(told[1]) - 1000
+    assert plan_training(folder, recipe, memory_limit=int(told[1])).memory().arena <= int(told[1])

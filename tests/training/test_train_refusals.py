@@ -56,6 +56,7 @@ ARGUMENTS: list[tuple[dict[str, Any], type[OstinatoError], str]] = [
     ({"batch": (4, 257)}, BoundsError, "sequences of 257 tokens, the model has 256 positions"),
     ({"micro_batches": 3}, ShapeError, "3 micro-batches do not share out a batch of 4"),
     ({"micro_batches": 0}, ConfigError, "micro_batches is 0"),
+    ({"batch": (1024, 6), "micro_batches": 1024}, BoundsError, "1024 micro-batches, a step takes 512"),
     ({"chunks": 25}, BoundsError, "has 24 tokens, found 25 chunks"),
     ({"chunks": 0}, ConfigError, "chunks is 0"),
     ({"dropout": 1.0}, ConfigError, "dropout is 1.0"),

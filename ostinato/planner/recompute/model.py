@@ -136,7 +136,7 @@ def _turn(
     pairs: tuple[tuple[str, str], ...] = ()
     if in_place:
         pairs = in_place_pairs(prepared.graph, node, opdef, call.row, storages, prepared.target.device)
-    cost = opdef.cost(call.site.operands, call.site.results, call.site.node.attrs)
+    cost = call.cost(opdef)
     repeatable = opdef.effect is Effect.PURE and not opdef.must_alias and any(name in number for name in makes)
     return Turn(
         node=node,

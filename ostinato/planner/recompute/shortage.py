@@ -9,7 +9,7 @@ from ostinato.ir.graph import Graph
 from ostinato.ir.step import StepKind
 from ostinato.planner.plan import EntryPlan, Slot
 
-__all__ = ["Floor", "shortage"]
+__all__ = ["Floor", "Smallest", "shortage"]
 
 TENANTS = 12
 """Tenants of the peak that are listed one by one."""
@@ -23,27 +23,41 @@ class Floor:
     node: str
 
 
-def shortage(graph: Graph, plan: EntryPlan, *, limit: int, floor: Floor, tried: int) -> CapacityError:
-    """The error for a limit that no plan keeps; `plan` is the smallest of those found, `graph` what it is the plan of, `tried` how many recompute something."""
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """What is smallest of all that was found: a plan, what it is the plan of, and the lowest limit that it is known to be found for."""
+
+    graph: Graph
+    plan: EntryPlan
+    limit: int
+
+
+def shortage(smallest: Smallest, *, limit: int, floor: Floor, least: int, tried: int) -> CapacityError:
+    """The error for a limit that no plan keeps: no plan in this order needs less than `least` bytes; `tried` plans recompute something."""
+    graph, plan = smallest.graph, smallest.plan
     stats = plan.stats
     at = stats.peak_step
     alive = plan.tenants(at)
-    missing = f"{stats.arena_bytes - limit} bytes are missing"
+    short = smallest.limit - limit
     lines = [
-        f"memory_limit is {limit} bytes of arena, the smallest plan found takes {stats.arena_bytes}: {missing}",
+        f"memory_limit is {limit} bytes of arena, the smallest that a plan was found for is {smallest.limit}: {short} bytes are missing",
         f"  at its peak, step {at} ({_step(graph, plan, at)}), {sum(slot.range.size for slot in alive)} bytes are alive:",
         *(f"    {_tenant(graph, plan, slot)}" for slot in alive[:TENANTS]),
     ]
     if more := alive[TENANTS:]:
         lines.append(f"    {sum(slot.range.size for slot in more)} bytes of {len(more)} smaller ones")
     lines.append(f"  plans tried that run steps twice: {tried}; this one runs {stats.recomputed or 'none'} twice")
-    hint = f"raise memory_limit to {stats.arena_bytes}, or compile smaller buckets"
+    hint = f"raise memory_limit to {smallest.limit}, or compile smaller buckets"
     if floor.bytes > limit:
         lines.append(
             f"  the step of %{floor.node}{_line(graph, floor.node)} takes {floor.bytes} bytes by itself, operands included: no plan needs less"
         )
-        hint = f"compile smaller buckets; this one needs {floor.bytes} bytes or more, {stats.arena_bytes} as planned"
-    return CapacityError("\n".join(lines), missing_bytes=stats.arena_bytes - limit, node=plan.name, hint=hint)
+        hint += f"; this one needs {floor.bytes} bytes or more"
+    elif least > limit:
+        lines.append(
+            f"  no plan that runs these steps in this order needs less than {least} bytes, whatever runs twice"
+        )
+    return CapacityError("\n".join(lines), missing_bytes=short, node=plan.name, hint=hint)
 
 
 def _line(graph: Graph, value: str) -> str:

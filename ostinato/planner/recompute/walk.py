@@ -21,9 +21,9 @@ from ostinato.planner.recompute.model import RecomputeModel, Script, Turn
 
 __all__ = ["POLICIES", "Policy", "walk"]
 
-CLONES_PER_STEP = 4
+CLONES_PER_STEP = 1
 """Clones that a walk may run for each step of the graph before it gives up."""
-MORE_WORK = 2
+MORE_WORK = 1
 """What a walk's clones may cost, as a multiple of all other work, before it gives up."""
 
 
