@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ShapeError,
         StaleArtifact,
         TextError,
+        UserCodeError,
         VerificationError,
         WeightsError,
     )
@@ -141,6 +142,7 @@ __all__ = [
     "Traced",
     "TrainStep",
     "TrainingShape",
+    "UserCodeError",
     "VerificationError",
     "WeightsError",
     "__version__",

@@ -287,7 +287,7 @@ def _checkpoint(file: ArtifactFile, weights: Weights | None) -> tuple[Checkpoint
 
 def _checkpoint_at(place: str | os.PathLike[str]) -> Checkpoint:
     """The checkpoint at a path or of a name, or that in another artifact."""
-    if is_artifact(place) and not Path(place).is_dir():
+    if is_artifact(place) and not os.path.isdir(place):
         return EmbeddedCheckpoint(open_file(place))
     return load(place).checkpoint
 

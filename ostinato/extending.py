@@ -30,6 +30,7 @@ from ostinato.ir.ops.rules import Arrays, Site, cost_per_element, define
 from ostinato.ir.ops.samplers import invalid, normal, valid
 from ostinato.ir.target import CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType, TensorType
+from ostinato.ir.users import guarded
 
 __all__ = [
     "Arrays",
@@ -69,14 +70,21 @@ class Extension:
     """What one call of `extend` added. A context manager that takes it out again at its end."""
 
     def __init__(self, operators: tuple[OpDef, ...], rows: tuple[Impl, ...]) -> None:
-        self.operators = operators
-        self.rows = rows
+        """Adds them; raises `ConfigError`, with nothing added, where one of them is refused."""
+        self.operators, self.rows = operators, rows
+        self._operators, self._rows = tuple(map(guarded, operators)), tuple(map(guarded, rows))
+        add_operators(self._operators)
+        try:
+            add_rows(self._rows)
+        except ConfigError:
+            remove_operators(self._operators)
+            raise
 
     def remove(self) -> None:
         """Takes operators and rows out again; a second call does nothing."""
         with _LOCK:
-            remove_rows(self.rows)
-            remove_operators(self.operators)
+            remove_rows(self._rows)
+            remove_operators(self._operators)
 
     def __enter__(self) -> Self:
         return self
@@ -100,13 +108,7 @@ def extend(
     with _LOCK:
         for file, text in sources.items():
             add_kernel_file(file, text)
-        add_operators(ops)
-        try:
-            add_rows(impls)
-        except ConfigError:
-            remove_operators(ops)
-            raise
-    return Extension(ops, impls)
+        return Extension(ops, impls)
 
 
 def _all(given: Any, kind: type[Any], what: str) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Chat templates: a list of messages to the text a model was trained on.
 
-Templates come with the checkpoint and are programs written by strangers. They run in Jinja's immutable sandbox, with the whitespace rules, the filter and
-the functions that the public templates rely on. Whatever a template does wrong becomes a `ChatTemplateError`; it never sees files, the environment or
-Python's internals. The cheap ways to take all memory (repetition, powers, endless output) are bounded; the time of nested loops is not.
+Templates come with the checkpoint and are programs written by strangers. They run in a sandbox with a budget (`chat_sandbox.py`), with the whitespace rules,
+the filter and the functions that the public templates rely on. Whatever a template does wrong becomes a `ChatTemplateError`; it never sees files, the
+environment or Python's internals, and it ends, with a bounded amount of text made on the way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -18,16 +17,18 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 from jinja2.exceptions import SecurityError
 
+from ostinato.frontend.chat_sandbox import BUDGET, Budget, Sandbox
 from ostinato.ir.errors import ConfigError
 
 __all__ = ["ChatTemplateError", "listed", "render"]
 
-_MAX_REPEAT = 1 << 20
-_MAX_EXPONENT = 64
 _MAX_OUTPUT = 1 << 24
+_MAX_TEMPLATE = 1 << 17
+_MAX_FORM = 1000
+_MOST_TOLD = 1000
+"""Characters of a message that a template made."""
 
 
 class ChatTemplateError(ConfigError):
@@ -44,27 +45,6 @@ class _Generation(jinja2.ext.Extension):
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
-
-
-class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The immutable sandbox, whose operators also have bounds: `"a" * 10**12` would take the machine's memory."""
-
-    intercepted_binops = frozenset(("*", "**", "%"))
-
-    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Raised at once: the base class hands out an undefined value, which prints as nothing."""
-        raise SecurityError(f"access to attribute {attribute!r} of a {type(obj).__name__} is not safe")
-
-    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (isinstance(right, (int, float)) and abs(right) <= _MAX_EXPONENT):
-            raise SecurityError(f"exponent {right!r} is beyond {_MAX_EXPONENT}")
-        if operator == "%" and isinstance(left, str) and re.search(r"\d{6}|\*", left):
-            raise SecurityError(f"the width in {left[:40]!r} is not a small number")
-        if operator == "*":
-            for item, times in ((left, right), (right, left)):
-                if isinstance(times, int) and isinstance(item, (str, list, tuple)) and len(item) * times > _MAX_REPEAT:
-                    raise SecurityError(f"a repetition would hold {len(item) * times} items")
-        return super().call_binop(context, operator, left, right)
 
 
 def render(
@@ -100,7 +80,8 @@ def render(
         "tools": None if known is None else [dict(tool) for tool in known],
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
-        "strftime_now": lambda form: now().strftime(form),
+        "strftime_now": lambda form: now().strftime(_short(form)),
+        BUDGET: Budget(),
     }
     try:
         pieces = []
@@ -121,7 +102,7 @@ def render(
         raise ChatTemplateError(f"the chat template does not parse: {error}", hint="use a raw prompt") from error
     except Exception as error:  # a template is a program: any operation in it may fail in any way
         raise ChatTemplateError(
-            f"the chat template failed: {type(error).__name__}: {error}",
+            f"the chat template failed: {type(error).__name__}: {str(error)[:_MOST_TOLD]}",
             hint="check the roles and the contents of the messages",
         ) from error
 
@@ -133,9 +114,16 @@ def listed(what: str, given: Any) -> list[Any]:
     return list(given)
 
 
+def _short(form: str) -> str:
+    """A form of dates; the system makes room for many times what a long one has."""
+    if len(form) > _MAX_FORM:
+        raise SecurityError(f"a form of dates has {len(form)} characters, more than {_MAX_FORM}")
+    return form
+
+
 def _refuse(message: str) -> NoReturn:
     raise ChatTemplateError(
-        f"the chat template refuses these messages: {message}", hint="check the roles and their order"
+        f"the chat template refuses these messages: {str(message)[:_MOST_TOLD]}", hint="check the roles and their order"
     )
 
 
@@ -152,8 +140,9 @@ def _to_json(
 
 @functools.lru_cache(maxsize=16)
 def _compiled(template: str) -> jinja2.Template:
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
-    del environment.globals["lipsum"]
-    environment.filters["tojson"] = _to_json
+    if len(template) > _MAX_TEMPLATE:
+        raise SecurityError(f"it has {len(template)} characters, more than {_MAX_TEMPLATE}")
+    extensions = [_Generation, jinja2.ext.loopcontrols]
+    environment = Sandbox({"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.globals["raise_exception"] = _refuse
     return environment.from_string(template)

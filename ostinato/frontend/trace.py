@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ostinato.ir.errors import LifecycleError, OstinatoError, ShapeError
+from ostinato.ir.checks import shown
+from ostinato.ir.errors import ConfigError, LifecycleError, OstinatoError, ShapeError
 from ostinato.ir.graph import (
     UPPER_BOUND_HINT,
     Attributes,
@@ -28,6 +29,7 @@ from ostinato.ir.graph import (
     trimmed,
     unbounded_dims,
 )
+from ostinato.ir.locations import location
 from ostinato.ir.opdef import Attr
 from ostinato.ir.ops import OP
 from ostinato.ir.types import Array, DType, Extent, TensorType
@@ -35,7 +37,6 @@ from ostinato.ir.weights import WeightPart
 
 __all__ = ["GraphBuilder", "Tensor"]
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _TRACING_FILES = frozenset({__file__, str(Path(__file__).with_name("functional.py"))})
 
 
@@ -151,27 +152,31 @@ class GraphBuilder:
     ) -> tuple[Tensor, ...]:
         """Adds a node and returns all its results, called `names` inside the current scope."""
         self._check_open()
-        location = _user_location()
+        at = _user_location()
+        if op not in OP:
+            raise ConfigError(
+                f"there is no operator {shown(op)}\n  at {at}", hint="`ost.extend` adds operators of your own"
+            )
         opdef = OP[op]
         full = Attributes(opdef.attributes(attrs or {}))
         given = trimmed(operands)
         for tensor in given:
+            if not isinstance(tensor, Tensor | None):
+                raise ConfigError(f"{op} is given {shown(tensor)}, expected tensors of the graph\n  at {at}")
             if tensor is not None and tensor.builder is not self:
-                raise LifecycleError(
-                    f"%{tensor.name} belongs to another graph than {op} at {location}", node=tensor.name
-                )
+                raise LifecycleError(f"%{tensor.name} belongs to another graph than {op} at {at}", node=tensor.name)
         try:
             types = opdef.infer(tuple(None if t is None else t.type for t in given), full)
         except OstinatoError as error:
             inputs = ", ".join("_" if t is None else repr(t) for t in given)
             raise type(error)(
-                f"{error.message}\n  in {op}({inputs})\n  at {location}", node=error.node, hint=error.hint
-            ) from None
+                f"{error.message}\n  in {op}({inputs})\n  at {at}", node=error.node, hint=error.hint
+            ) from error.__cause__
         stems = (
             list(names) if names is not None else [op if len(types) == 1 else f"{op}.{i}" for i in range(len(types))]
         )
         results = tuple(Value(self._unique(stem), t) for stem, t in zip(stems, types, strict=True))
-        node = Node(op, tuple(None if t is None else t.name for t in given), results, full, location=location)
+        node = Node(op, tuple(None if t is None else t.name for t in given), results, full, location=at)
         self._nodes.append(node)
         return tuple(Tensor(self, value.name, value.type) for value in results)
 
@@ -217,30 +222,13 @@ class GraphBuilder:
 
 
 def _user_location() -> Location | None:
-    """The nearest frame outside the tracing files; package files are named relative to the package, so that graphs do not depend on where it lies."""
+    """The nearest frame outside the tracing files."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if file not in _TRACING_FILES:
-            return Location(_short_path(file), frame.f_lineno)
+            return location(file, frame.f_lineno)
         if frame.f_back is None:
             return None
         frame = frame.f_back
     return None
-
-
-_short_paths: dict[str, str] = {}
-
-
-def _short_path(file: str) -> str:
-    known = _short_paths.get(file)
-    if known is None:
-        path = Path(file)
-        if path.is_relative_to(_PACKAGE_ROOT):
-            known = path.relative_to(_PACKAGE_ROOT.parent).as_posix()
-        elif path.is_relative_to(Path.cwd()):
-            known = path.relative_to(Path.cwd()).as_posix()
-        else:
-            known = path.as_posix()
-        _short_paths[file] = known
-    return known

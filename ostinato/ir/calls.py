@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ostinato.ir.errors import PlanError
+from ostinato.ir.errors import PlanError, UserCodeError
 from ostinato.ir.graph import Graph, Node
-from ostinato.ir.opdef import OpDef
+from ostinato.ir.opdef import Cost, OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.step import WORKSPACE, Launch, StepKind
 from ostinato.ir.target import CallSite, Impl
@@ -35,6 +35,14 @@ class NodeCall:
     def kind(self) -> StepKind:
         """The kind of step that runs it."""
         return self.row.kind
+
+    def cost(self, opdef: OpDef) -> Cost:
+        """What the call costs by its operator, which is `opdef`."""
+        try:
+            return opdef.cost(self.site.operands, self.site.results, self.site.node.attrs)
+        except UserCodeError as error:
+            error.node = self.site.node.name
+            raise
 
 
 def node_call(

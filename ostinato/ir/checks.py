@@ -22,15 +22,16 @@ _T = TypeVar("_T")
 
 _BYTE_COUNT = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 
-_SHORT = 200
+_SHORT, _LONG = 200, 2000
 _WIDEST = 128
 """Bits of the largest integer that is one: addresses, sizes and seeds have 64, and products of sizes still have a text."""
 
 
 def shown(value: object) -> str:
-    """The text of a value in a message; its type where it has none (a number of thousands of digits, a class that raises)."""
+    """The text of a value in a message, cut where it is long; its type where it has none (a number of thousands of digits, a class that raises)."""
     try:
-        return repr(value)
+        text = repr(value)
+        return text if len(text) <= _LONG else f"{text[:_LONG]}..."
     except Exception:
         return f"a {type(value).__name__} without text"
 

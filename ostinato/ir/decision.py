@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ostinato.ir.evidence import Exactness, Finding
+from ostinato.ir.evidence import Exactness, Finding, Verdict
 from ostinato.ir.graph import Location
 from ostinato.ir.target import Level
 
@@ -67,11 +67,19 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUse:
-    """A selection policy whose range has this node: whether its row was taken, and why not where it was bypassed."""
+    """A selection policy whose range has this node: whether its row was taken, and why not where it was bypassed. Or a pass that may be left out by evidence,
+    "fuse_updates=off", which would have replaced this node, or made it where it was not left out. `text` names the records of what was taken."""
 
     policy: str
     taken: bool
     text: str = ""
+
+    @classmethod
+    def by_gate(cls, policy: str, gate: Verdict) -> PolicyUse:
+        """What a gate alone decides of a policy."""
+        if gate.finding is Finding.VALIDATED:
+            return cls(policy, True, f"records {', '.join(gate.evidence)}" if gate.evidence else "")
+        return cls(policy, False, f"{gate.finding.value}: {gate.reason}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ __all__ = [
     "StaleArtifact",
     "TextError",
     "UnreadableCapture",
+    "UserCodeError",
     "VerificationError",
     "Violation",
     "WeightsError",
@@ -111,6 +112,12 @@ class DeviceUnavailable(BackendError):
 
 class UnreadableCapture(BackendError):
     """A captured graph that cannot be proven to be its plan, because the driver does not show what it recorded; nothing speaks against its steps."""
+
+
+class UserCodeError(OstinatoError, RuntimeError):
+    """A function of an operator, row or pass of the user's own that raised, or gave what it must not; what it raised is the cause (`__cause__`)."""
+
+    code = "user_code"
 
 
 class NotYetAvailable(OstinatoError, RuntimeError):

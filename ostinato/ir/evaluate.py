@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ostinato.ir.errors import BackendError
+from ostinato.ir.errors import BackendError, UserCodeError
 from ostinato.ir.graph import Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.rounding import round_to
@@ -37,7 +37,11 @@ def evaluate(
             None if array is None or name is None else leading(array, types[name], rows)
             for name, array in zip(node.operands, operands, strict=True)
         ]
-    arrays: object = opdef.reference(operands, node.attrs, tuple(stated))
+    try:
+        arrays: object = opdef.reference(operands, node.attrs, tuple(stated))
+    except UserCodeError as error:
+        error.node = node.name
+        raise
     if not isinstance(arrays, tuple | list) or len(arrays) != len(stated):
         found = f"{len(arrays)} results" if isinstance(arrays, tuple | list) else f"a value of {type(arrays).__name__}"
         message = f"the reference of {node.op} gave {found}, expected {len(stated)}, in a tuple"

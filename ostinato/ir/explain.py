@@ -53,7 +53,7 @@ class ExplainedNode:
         for origin in found.origins:
             yield f"  made of {origin}"
         for use in found.policies:
-            yield f"  policy {use.policy}: {'taken' if use.taken else f'bypassed: {use.text}'}"
+            yield f"  policy {use.policy}: {': '.join(filter(None, ('taken' if use.taken else 'bypassed', use.text)))}"
         for rejection in found.rejected:
             yield f"  not {rejection}"
 

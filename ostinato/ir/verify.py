@@ -1,6 +1,6 @@
 """The verifier: the numbered rules that every graph keeps, and the gates of each phase.
 
-V01  A name is given once and is not empty; a node has at least one result.
+V01  A name is given once, is not empty and can be encoded; a node has at least one result.
 V02  An operand is an input or a result of an earlier node.
 V03  The operator is in the table.
 V04  Operands fit the schema in number: required ones are present, absent ones at the end are left out.
@@ -16,7 +16,7 @@ V12  A must-aliased operand is a `state`, `parameter` or carried input, an earli
 V13  A node with effect `state` reads `state` inputs only through operands that it aliases.
 V14  Outputs are values of the graph.
 V15  An extent names a capital letter once and an `input` of type i32[1] that is not carried.
-V16  Parts stand on weights and parameters and cover their rows exactly, with a known transform.
+V16  Parts stand on weights and parameters and cover their rows exactly, with a known transform; the tensors' names can be encoded.
 V17  Constants, and nothing else, carry data; they match the type.
 V18  Layouts are possible: packed ones on two-dimensional weights, permuted ones on plain dtypes, a view result in its logical order, a parameter's too.
 V19  Block dtypes stand on weights only, with whole blocks along the last axis.
@@ -42,10 +42,12 @@ from ostinato.ir.errors import (
     LayoutError,
     OstinatoError,
     ShapeError,
+    UserCodeError,
     VerificationError,
     Violation,
 )
 from ostinato.ir.graph import UPPER_BOUND_HINT, Graph, Node, Role
+from ostinato.ir.naming import NO_TEXT_HINT, is_text
 from ostinato.ir.opdef import Effect, OpDef
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
@@ -144,6 +146,8 @@ class _Walk:
         out = self.out
         if not name:
             out.report("V01", statement, "a value has an empty name", hint="name every value")
+        elif not is_text(name):
+            out.report("V01", statement, f"the name {name!r} has half of a surrogate pair", hint=NO_TEXT_HINT)
         elif name in self.types:
             hint = "every value is made once; rename one"
             out.report("V01", statement, f"the name %{name} is given twice", hint=hint)
@@ -216,7 +220,7 @@ class _Walk:
         if inferred:
             try:
                 places = self.views.results(node, self.types)
-            except LayoutError as error:
+            except (LayoutError, UserCodeError) as error:
                 out.report_error("V10", statement, error)
         self._state(statement, node, opdef)
         for value in node.results:

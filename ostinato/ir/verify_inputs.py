@@ -5,6 +5,7 @@ from __future__ import annotations
 from ostinato.ir.diagnostics import Diagnostics, plain
 from ostinato.ir.errors import DTypeError, LayoutError
 from ostinato.ir.graph import GraphInput, Role
+from ostinato.ir.naming import NO_TEXT_HINT, is_text
 from ostinato.ir.types import TensorType
 from ostinato.ir.weights import TRANSFORMS
 
@@ -86,6 +87,9 @@ def _check_block(out: Diagnostics, statement: int, name: str, tensor: TensorType
 def _check_parts(out: Diagnostics, statement: int, item: GraphInput) -> None:
     name, tensor = item.value.name, item.value.type
     for part in item.parts:
+        if not is_text(part.tensor):
+            message = f"tensor {part.tensor!r} of %{name} has half of a surrogate pair in its name"
+            out.report("V16", statement, message, hint=NO_TEXT_HINT)
         if not 0 <= part.start < part.stop:
             found = f"[{part.start}:{part.stop}]"
             out.report(

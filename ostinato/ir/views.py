@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ostinato.ir.errors import UserCodeError
 from ostinato.ir.graph import Attributes, Graph, Node
 from ostinato.ir.opdef import OpDef
 from ostinato.ir.ops import OP
@@ -128,7 +129,11 @@ def _view(
     source = views[viewed(node)]
     if not all(found is None or found.is_static for found in (tensor, *operands)):
         return StorageView(source.base, source.offset, None, False)
-    view = opdef.view(operands, opdef.attributes(node.attrs), source.strides)
+    try:
+        view = opdef.view(operands, opdef.attributes(node.attrs), source.strides)
+    except UserCodeError as error:
+        error.node = node.name
+        raise
     return StorageView(source.base, source.offset + view.offset, view.strides, is_contiguous(tensor, view.strides))
 
 
@@ -215,5 +220,9 @@ def row_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
 
 def types_refusal(row: Impl, site: CallSite, opdef: OpDef) -> str | None:
     """The same, whatever the layouts and strides turn out to be: its declared sizes first, then its own predicate."""
-    refusal = row.extents.refusal(opdef.sizes(site.operands)) if row.extents.is_bounded else None
-    return refusal or row.accepts(site)
+    try:
+        refusal = row.extents.refusal(opdef.sizes(site.operands)) if row.extents.is_bounded else None
+        return refusal or row.accepts(site)
+    except UserCodeError as error:
+        error.node = site.node.name
+        raise

@@ -329,9 +329,7 @@ def _unproven(row: Impl, verdict: Verdict) -> Rejection:
 
 def _use(preference: SelectionPolicy, gate: Verdict, chosen: Impl, against: Mapping[str, Rejection]) -> PolicyUse:
     """Whether a policy's row was taken, and why not."""
-    if gate.finding is Finding.VALIDATED and chosen.name == preference.row_name:
-        return PolicyUse(preference.name, True)
+    if gate.finding is not Finding.VALIDATED or chosen.name == preference.row_name:
+        return PolicyUse.by_gate(preference.name, gate)
     found = against.get(preference.row_name)
-    if gate.finding is not Finding.VALIDATED:
-        return PolicyUse(preference.name, False, f"{gate.finding.value}: {gate.reason}")
     return PolicyUse(preference.name, False, f"{found.reason.value}: {found.text}" if found else "not chosen")

@@ -184,7 +184,7 @@ class _Sweep:
             types = opdef.infer(tuple(None if name is None else self.types[name] for name in given), full)
         except OstinatoError as error:
             message = f"the derivative of {node.op} is not well formed: {error.message}"
-            raise type(error)(message, node=node.name, hint=error.hint) from None
+            raise type(error)(message, node=node.name, hint=error.hint) from error.__cause__
         if opdef.view is not None and not self._is_described(opdef, given, full):
             given = self.apply("contiguous", given, {}, node)
         stem = f"{BACKWARD_PREFIX}{node.name}.{op}"

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ostinato.ir.checks import shown
-from ostinato.ir.decision import Counters, Decision, policy_counters
+from ostinato.ir.decision import Counters, Decision, PolicyUse, policy_counters
 from ostinato.ir.diagnostics import plain
 from ostinato.ir.errors import ConfigError, OstinatoError, PlanError, VerificationError
-from ostinato.ir.evidence import Finding
+from ostinato.ir.evidence import Finding, Verdict
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.ops import OP
 from ostinato.ir.target import Target
 from ostinato.ir.text import print_graph
+from ostinato.ir.users import raised
 from ostinato.ir.verify import PHASES, verify
 from ostinato.passes.base import DecidingPass, Pass
 from ostinato.passes.dead_code import DeadCode
+from ostinato.passes.gated import uses_of, weighed
 from ostinato.passes.origins import Origins
 from ostinato.passes.pipeline import PipelineOptions, describe, pipeline
-from ostinato.passes.policy import Policy, Promotion
 
-__all__ = ["PipelineReport", "Stage", "omitted", "run_passes", "run_pipeline"]
+__all__ = ["PipelineReport", "Stage", "run_passes", "run_pipeline"]
+
+_NO_GATES: Mapping[str, Verdict] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +95,10 @@ def run_pipeline(
     """Every pass of `pipeline.py` over a bound graph, or those up to the stage `stop_after`; see `run_passes` for what it raises."""
     chosen = PipelineOptions() if options is None else options
     passes = pipeline(chosen)
-    disable = chosen.disable | omitted(passes, target, chosen.choice.policy)
+    gates = weighed(passes, target, chosen.choice.policy)
     users = frozenset(item.name for _, item in chosen.passes)
-    return run_passes(graph, target, passes, disable=disable, texts=texts, stop_after=stop_after, users=users)
-
-
-def omitted(passes: Sequence[Pass], target: Target, policy: Policy) -> frozenset[str]:
-    """The optional passes that a policy leaves out since whole models were measured to run better without: those whose gate passed, all such, or none."""
-    if policy.promotion is Promotion.NONE:
-        return frozenset()
-    gated, evidence = policy.promotion is Promotion.GATED, target.evidence
-    optional = {item.name for item in passes if item.optional}
-    return frozenset(
-        each.name
-        for each in target.omissions
-        if each.name in optional
-        and (not gated or (evidence is not None and evidence.gate(each).finding is Finding.VALIDATED))
+    return run_passes(
+        graph, target, passes, disable=chosen.disable, gates=gates, texts=texts, stop_after=stop_after, users=users
     )
 
 
@@ -117,25 +108,33 @@ def run_passes(
     passes: Sequence[Pass],
     *,
     disable: frozenset[str] = frozenset(),
+    gates: Mapping[str, Verdict] = _NO_GATES,
     texts: bool = False,
     stop_after: str | None = None,
     users: frozenset[str] = frozenset(),
 ) -> PipelineReport:
-    """Applies `passes` in order, leaving out the optional ones named in `disable`, and those behind `stop_after` where it is given. Those named in `users` are
-    the user's own: they must keep what the graph's caller knows of it.
+    """Applies `passes` in order, leaving out the optional ones named in `disable` and those that `gates` validate to be left out, and those behind `stop_after`
+    where it is given. Those named in `users` are the user's own: they must keep what the graph's caller knows of it.
 
     The first stage, `input`, is the given graph, verified. Raises `ConfigError` for a name that cannot be disabled and for a stage that does not exist,
-    `PlanError` for a pass whose requirement no earlier pass established, `VerificationError` naming the pass and the rules that it broke, and whatever a pass
-    itself raises, with a note that names the pass. What a failed pass leaves is dropped: graphs are values.
+    `PlanError` for a pass whose requirement no earlier pass established, `VerificationError` naming the pass and the rules that it broke,
+    `UserCodeError` for what a pass of the user's raises, and whatever one of ours does, with a note that names the pass. What a failed pass leaves is dropped:
+    graphs are values.
     """
     _check_disabled(passes, disable)
-    running = _until(passes, disable, stop_after)
+    gates = {name: verdict for name, verdict in gates.items() if name not in disable}
+    left_out = frozenset(name for name, verdict in gates.items() if verdict.finding is Finding.VALIDATED)
+    running = _until(passes, disable, left_out, stop_after)
+    uses: dict[str, list[PolicyUse]] = {}
     is_bound = not graph.dims
     facts = {"traced", "bound"} if is_bound else {"traced"}
     stages = [_stage(graph, target, facts, "input", None, time.perf_counter(), texts)]
     decisions: dict[str, Decision] = {}
     origins = Origins()
     for item in running:
+        if item.name in left_out:
+            _note(uses, uses_of(item, gates[item.name], graph, item.apply(graph, target), target))
+            continue
         if missing := [fact for fact in item.requires if fact not in facts]:
             hint = "bind the graph to a bucket first" if missing == ["bound"] else "run the pass that ensures it before"
             raise PlanError(f"pass {item.name} requires {missing} of @{graph.name}", hint=hint)
@@ -150,31 +149,47 @@ def run_passes(
             else:
                 graph = item.apply(graph, target)
         except Exception as error:
+            if item.name in users and not isinstance(error, OstinatoError):
+                raise raised(error, f"pass {item.name}") from error
             error.add_note(f"raised by pass {item.name}")
             raise
         with _readable(item.name) if item.name in users else nullcontext():
             if graph is not before:
                 _require_graph(item.name, graph)
                 graph = DeadCode().apply(graph, target)
+                if item.name in gates:
+                    _note(uses, uses_of(item, gates[item.name], before, graph, target))
                 origins.follow(before, graph)
             facts.update(item.ensures)
             stages.append(_stage(graph, target, facts, item.name, before, start, texts))
             if item.name in users:
                 _check_interface(item.name, before, graph)
     nodes = {node.name: node for node in graph.nodes if node.name in decisions}
-    alive = {name: replace(decisions[name], origins=origins.of(node)) for name, node in nodes.items()}
-    options = {item.name: describe(item) for item in running}
+    alive = {
+        name: replace(found, origins=origins.of(nodes[name]), policies=(*found.policies, *uses.get(name, ())))
+        for name, found in decisions.items()
+        if name in nodes
+    }
+    options = {item.name: describe(item) for item in running if item.name not in left_out}
     return PipelineReport(graph, tuple(stages), MappingProxyType(alive), MappingProxyType(options))
 
 
-def _until(passes: Sequence[Pass], disable: frozenset[str], stop_after: str | None) -> list[Pass]:
-    """The passes to run, in order."""
+def _note(uses: dict[str, list[PolicyUse]], found: Iterable[tuple[str, PolicyUse]]) -> None:
+    for name, use in found:
+        uses.setdefault(name, []).append(use)
+
+
+def _until(
+    passes: Sequence[Pass], disable: frozenset[str], left_out: frozenset[str], stop_after: str | None
+) -> list[Pass]:
+    """The passes to look at, in order: those that run, and those left out between them."""
     running = [item for item in passes if item.name not in disable]
     names = ["input", *(item.name for item in running)]
     if stop_after is None:
         return running
-    if stop_after not in names:
-        raise ConfigError(f"there is no stage {stop_after!r} to stop after", hint=f"stages: {', '.join(names)}")
+    if stop_after not in names or stop_after in left_out:
+        stages = [name for name in names if name not in left_out]
+        raise ConfigError(f"there is no stage {stop_after!r} to stop after", hint=f"stages: {', '.join(stages)}")
     return running[: names.index(stop_after)]
 
 

@@ -72,6 +72,15 @@ def test_tensors_of_two_graphs_do_not_mix() -> None:
         x + y
 
 
+def test_an_operator_that_there_is_not_and_operands_that_are_none_are_refused_with_the_line() -> None:
+    builder, (x,) = builder_with((2, 3))
+    with pytest.raises(ost.ConfigError, match=r"no operator 'nope'\n  at .*test_trace.py"):
+        builder.apply("nope", (x,))
+    with pytest.raises(ost.ConfigError, match=r"add is given 1, expected tensors of the graph\n  at .*test_trace.py"):
+        builder.apply("add", (x, 1))  # type: ignore[arg-type]
+    assert builder.finish([x]).nodes == ()
+
+
 def test_a_finished_builder_takes_nothing_more() -> None:
     builder, (x,) = builder_with((1,))
     builder.finish([x])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ostinato.ir.checks import byte_count
+from ostinato.ir.checks import byte_count, shown
 from ostinato.ir.errors import ConfigError
 
 
@@ -33,3 +33,8 @@ def test_sizes_are_read(given: object, expected: int) -> None:
 def test_what_is_no_size_is_refused_by_name(given: object) -> None:
     with pytest.raises(ConfigError, match="limit is"):
         byte_count(given, "limit")
+
+
+def test_a_value_is_told_in_a_message_of_readable_length() -> None:
+    assert shown([1, "a"]) == "[1, 'a']"
+    assert len(shown(["long"] * 10_000)) < 2100

@@ -81,14 +81,6 @@ class Forgets(Doubles):
 
 
 @dataclass(frozen=True)
-class Raises(Doubles):
-    name: ClassVar[str] = "raises"
-
-    def apply(self, graph: Graph, target: Target) -> Graph:
-        raise RuntimeError("no")
-
-
-@dataclass(frozen=True)
 class Makes(Doubles):
     """The graph with other fields."""
 
@@ -174,12 +166,6 @@ def test_a_broken_graph_is_refused_with_pass_and_rule_and_nothing_is_kept(item: 
     after = run_pipeline(graph, HOST)
     assert after.graph == before.graph
     assert after.decisions == before.decisions
-
-
-def test_what_a_pass_raises_names_the_pass() -> None:
-    with pytest.raises(RuntimeError, match="no") as caught:
-        run_pipeline(one(), HOST, with_passes(("cse", Raises())))
-    assert caught.value.__notes__ == ["raised by pass raises"]
 
 
 def named(name: str) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ostinato.backend_hip.evidence.calls import Call, counted_calls, node_of, own_strides, plain_calls, spread_strides
 from ostinato.backend_hip.evidence.samples import LARGE, in_other_shape, well_typed
-from ostinato.ir.errors import BoundsError, OstinatoError
+from ostinato.ir.errors import BoundsError, OstinatoError, UserCodeError
 from ostinato.ir.opdef import OpDef, Sample, SampleOperand
 from ostinato.ir.ops import OP
 from ostinato.ir.ops.samplers import whole
@@ -87,6 +87,8 @@ def _sites(op: OpDef, sample: Sample, like: CallSite) -> Iterator[CallSite]:
             return
         laid = [None if mine is None else _laid_out(mine, theirs) for mine, theirs in pairs]
         node = node_of(op, laid, tuple(map(_laid_out, results, like.results)), sample)
+    except UserCodeError:
+        raise
     except OstinatoError:  # its axes have other names, or none
         return
     made = tuple(value.type for value in node.results)

@@ -79,7 +79,7 @@ def shipped_records(architecture: str | None = None, folder: Path = SHIPPED) -> 
 
 def read_file(path: Path) -> tuple[Record, ...]:
     """The records of a file that somebody wrote. Raises `ConfigError` as `Ledger.records` does, and where there is no such file."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"{path} is no file of records", hint="`ostinato evidence export FILE` writes one")
     return _records(path)
 
@@ -111,6 +111,11 @@ class Ledger:
             return
         with self._locked():
             _replace(self.path, _latest((*_records(self.path), *added)))
+
+    def need_writable(self) -> None:
+        """Raises what `add` would, before the work whose records are to be added."""
+        with self._locked():
+            _records(self.path)
 
     def prune(self, keep: Callable[[Record], bool] = lambda record: True) -> Pruned:
         """Takes out what is not to be kept, and every line that is no record. Raises `ConfigError` where nothing can be read or written."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import OstinatoError, UserCodeError
 from ostinato.ir.opdef import OpDef, Sample, SampleOperand
 from ostinato.ir.ops.samplers import given, indices, materialise, normal, reals, valid
 from ostinato.ir.ops.select import settings
@@ -159,6 +159,8 @@ def well_typed(op: OpDef, sample: Sample) -> bool:
     """Whether the operator's type rule takes the sample."""
     try:
         op.infer([None if operand is None else operand.type for operand in sample.operands], sample.attrs)
+    except UserCodeError:
+        raise
     except OstinatoError:
         return False
     return True

@@ -19,7 +19,7 @@ from ostinato.backend_hip.evidence.classes import ClassCall, class_calls
 from ostinato.backend_hip.evidence.rows import exact_references, rounded, valid_rows
 from ostinato.backend_hip.evidence.samples import arrays_of
 from ostinato.ir.blocks import block_parts
-from ostinato.ir.errors import OstinatoError
+from ostinato.ir.errors import OstinatoError, UserCodeError
 from ostinato.ir.rounding import plain_arithmetic
 from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
@@ -85,6 +85,8 @@ def _trials(one: ClassCall, rng: np.random.Generator) -> Iterator[Trial]:
         return
     try:
         exact = exact_references(call, arrays)
+    except UserCodeError:
+        raise
     except OstinatoError:  # a random shape that the reference takes for none
         return
     if exact is None:

@@ -28,7 +28,7 @@ from ostinato.backend_hip.evidence.rows import (
 )
 from ostinato.backend_hip.evidence.sources import row_sources
 from ostinato.backend_hip.evidence.trials import PLAIN_ERRORS, UNITS, PlainError, Trial, trial_calls, trials, ulp
-from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError
+from ostinato.ir.errors import BackendError, CapacityError, LifecycleError, OstinatoError, UserCodeError
 from ostinato.ir.evidence import Exactness
 from ostinato.ir.signature import signature_class
 from ostinato.ir.target import CallSite, Impl
@@ -71,13 +71,17 @@ def validated(
     for trial in () if reason else tried:
         try:
             found = judge(trial, machine)
-        except (CapacityError, LifecycleError):  # no memory, or interrupted: nothing that a row could be blamed for
+        except (
+            CapacityError,
+            LifecycleError,
+            UserCodeError,
+        ):  # no memory, interrupted, or a mistake beside the kernel: nothing to blame it for
             raise
         except (Mismatch, OstinatoError) as error:
             reason = f"{error}; {trial.call}"[:_LONGEST_REASON]
             worst = error.figures if isinstance(error, _TooFar) else worst
             break
-        except Exception as error:  # a mistake in a row's own functions, or no memory: it says nothing of the kernel
+        except Exception as error:  # a mistake of the library's, or no memory: it says nothing of the kernel
             error.add_note(f"while {row.identity} was validated")
             raise
         if found is not None and found.used >= worst.used:
