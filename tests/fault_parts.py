@@ -131,7 +131,7 @@ def _infer(site: Site) -> tuple[TensorType, ...]:
 
 
 def _wobble(call: Arrays) -> tuple[Any, ...]:
-    return ((call.wide(0) + np.float32(1e-2) * (next(_TURNS) % 7)).astype(np.float32),)
+    return ((call.wide(0) + np.float32(1e-2) * (next(_TURNS) % 97)).astype(np.float32),)
 
 
 WOBBLE = define(

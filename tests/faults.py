@@ -40,6 +40,7 @@ from ostinato.runtime.runners import PlannedRunner
 from ostinato.tools.bisect.report import BisectReport
 from ostinato.tools.bisect.search import bisect
 from ostinato.tools.compare.sides import Side
+from ostinato.tools.programs import precision_of
 from tests.fault_parts import (
     IN_PLACE_ON_GPUS,
     NORM_SOURCE,
@@ -205,6 +206,8 @@ def wrong_in_place(bench: Bench) -> Iterator[Planted]:
             {"disable": ("fuse_residual",)},
             {},
         )
+    if precision_of(bench.plain.program) != "f32":  # a result in f32 has no room in an operand in bf16
+        options["precision"] = "bf16[q,k,v,gate,up,down]"
     with ost.extend(rows=[row], kernels=kernels):
         executable = bench.compiled(**options)
         yield Planted(executable, executable.clone("eager"), executable, "in_place", (row.identity,))
@@ -291,9 +294,9 @@ FAULTS = (
 )
 
 
-def _bench(model: str, device: str, folder: Path) -> Bench:
+def _bench(model: str, device: str, dtype: str, folder: Path) -> Bench:
     """The bench that the command line asks for."""
-    from benchmarks.models import CONFIGS, checkpoint
+    from benchmarks.models import checkpoint
     from ostinato.backend_hip.device import HostDevice
     from ostinato.backend_hip.emulator.machine import emulated_gpu
     from ostinato.backend_hip.open import open_hip
@@ -306,8 +309,7 @@ def _bench(model: str, device: str, folder: Path) -> Bench:
         opened = HipDevice(known.native)  # without records: planted rows are wrong, and validation would refuse them
     else:
         opened = HostDevice(threads=1)
-    name = checkpoint(model, "bf16" if model in CONFIGS and device.startswith("hip") else "f32")
-    return Bench(ost.load(name), opened)
+    return Bench(ost.load(checkpoint(model, "f32")), opened, options={"precision": dtype})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -315,11 +317,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Planted faults, found and named.")
     parser.add_argument("--device", default="cpu", help="cpu, emulated, hip or hip:N")
     parser.add_argument("--model", default="tiny", help="tiny, S, Q, ... of benchmarks.models, or smollm2")
+    parser.add_argument("--dtype", default="auto", help="f32, bf16 or bf16_results; by default the checkpoint's own")
     parser.add_argument("--only", default="", help="part of the name of a fault")
     given = parser.parse_args(arguments)
     unnamed = 0
     with tempfile.TemporaryDirectory() as folder:
-        bench = _bench(given.model, given.device, Path(folder))
+        bench = _bench(given.model, given.device, given.dtype, Path(folder))
         for fault in FAULTS:
             if given.only not in fault.name:
                 continue

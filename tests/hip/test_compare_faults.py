@@ -11,6 +11,8 @@ import pytest
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.runtime.captured import CapturedRunner
 from ostinato.tools.compare.comparison import compare
+from ostinato.tools.compare.examine import examine
+from ostinato.tools.compare.workload import make_workload
 from tests.faults import FAULTS, Bench
 from tests.frontend.small_families import small_model
 from tests.tools.compare.test_causes import NAMED, compared
@@ -21,8 +23,9 @@ SMALL = {"num_hidden_layers": 1}
 
 @pytest.fixture(scope="module")
 def bench(devices: dict[int, HipDevice], tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """One layer, on the device with waves of 32 lanes."""
-    return Bench(small_model("llama", tmp_path_factory.mktemp("one"), 5, **SMALL), devices[32], tokens=4)
+    """One layer in bf16, which is what cards run, on the device with waves of 32 lanes."""
+    model = small_model("llama", tmp_path_factory.mktemp("one"), 5, **SMALL)
+    return Bench(model, devices[32], tokens=4, options={"precision": "bf16"})
 
 
 @pytest.mark.slow
@@ -32,6 +35,13 @@ def test_a_planted_fault_is_named(fault: Any, bench: Bench) -> None:
         report = compared(bench, planted, edges=False)
     assert not report.ok
     assert NAMED[fault.name](report, planted), str(report)
+
+
+def test_no_row_that_is_right_is_called_wrong(bench: Bench) -> None:
+    executable = bench.plain.clone("planned")
+    found = examine(executable, "planned", make_workload(executable, tokens=bench.tokens, seed=1))
+    assert (found.cause, found.non_finite) == (None, None)
+    assert all(row.worst_ratio <= 1 and not row.outside for row in found.operators)
 
 
 def test_a_node_that_is_wrong_within_a_replay_alone_is_named(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ostinato.tools.artifacts import HowToOpen, RecompileOption, TrustOption, WeightsOption
 from ostinato.tools.bisect.search import bisect
 from ostinato.tools.bisect.show import show_bisection
 from ostinato.tools.compare.sides import Side
@@ -25,6 +26,7 @@ from ostinato.tools.options import (
     PrecisionOption,
     SeedOption,
     ThreadsOption,
+    ToleranceOption,
     chosen_model,
     parse_shapes,
 )
@@ -46,6 +48,7 @@ def bisect_command(
     runs: Annotated[
         int, typer.Option("--runs", min=2, help="Runs of each side, to see whether it repeats itself.")
     ] = 3,
+    tolerance: ToleranceOption = None,
     shapes: OwnShapesOption = None,
     context: ContextOption = None,
     seed: SeedOption = 0,
@@ -53,6 +56,9 @@ def bisect_command(
     precision: PrecisionOption = "auto",
     policy: PolicyOption = "balanced",
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     bundle: Annotated[
         Path | None,
         typer.Option("--output", metavar="DIR", show_default=False, help="Write the repro bundle there: a new folder."),
@@ -77,6 +83,8 @@ def bisect_command(
             tokens=tokens,
             seed=seed,
             runs=runs,
+            tolerance=tolerance,
+            **HowToOpen(recompile, trust, weights).given,
             output=bundle,
             extension=extension,
             report_progress=steps.begin,

@@ -10,7 +10,7 @@ from ostinato.tools.bisect.engine import Trials
 from ostinato.tools.bisect.naming import Naming
 from ostinato.tools.bisect.report import Culprit
 from ostinato.tools.bisect.steps import Seen, first_step, unproven, walked
-from ostinato.tools.bisect.subject import Outputs, Subject
+from ostinato.tools.bisect.subject import Contract, Outputs, Subject
 from ostinato.tools.bisect.without import Without
 from ostinato.tools.compare.workload import WorkStep
 
@@ -23,7 +23,7 @@ _Question = Callable[[Seen], list[Culprit]]
 
 
 class Culprits:
-    """Asks for the culprits of one difference: between the `good` outputs of `left` and those of `right`, beyond `limit`."""
+    """Asks for the culprits of one difference: between the `good` outputs of `left` and those of `right`, which break the contract."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class Culprits:
         right: Subject,
         work: tuple[WorkStep, ...],
         good: Outputs,
-        limit: float,
+        contract: Contract,
         trials: Trials,
         told: Callable[[str], None],
     ) -> None:
         self._left, self._right, self._work, self._told, self._trials = left, right, work, told, trials
-        self._exact = limit == 0.0
+        self._contract = contract
         self._naming = Naming(right, work, told)
-        self._without = Without(left, right, good, limit, trials, self._naming)
+        self._without = Without(left, right, good, contract, trials, self._naming)
 
     def refused(self, error: OstinatoError) -> tuple[Culprit, ...]:
         """Of a right side that raised."""
@@ -64,7 +64,7 @@ class Culprits:
             mend = "use exe.clone(), or compile again"
             return (self._naming.culprit("address", text, workaround=mend),), None
         self._told("looking at every node")
-        first = self._without.first = first_step(self._left, self._right, self._work, exact=self._exact)
+        first = self._without.first = first_step(self._left, self._right, self._work, self._contract.of_results)
         if culprits:
             return tuple(culprits), first
         seen = Seen("", 0)

@@ -15,6 +15,7 @@ import numpy as np
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.graph import Graph, Role
 from ostinato.ir.ops import OP
+from ostinato.ir.rounding import plain_arithmetic
 from ostinato.ir.types import Array
 from ostinato.ir.version import VERSION
 from ostinato.ir.views import ViewTable
@@ -24,8 +25,8 @@ from ostinato.planner.saved import program_to_json
 from ostinato.runtime.device import Device
 from ostinato.saving.facts import environment_of
 from ostinato.tools.bisect.report import Culprit
-from ostinato.tools.bisect.steps import allowed
 from ostinato.tools.bisect.subject import Subject
+from ostinato.tools.compare.judgement import limits_of
 from ostinato.tools.repro.bundle import Bundle
 from ostinato.tools.repro.cut import ENTRY, Cut, cut_graph, fewer_rows, weight_rows
 from ostinato.tools.repro.report import Environment, Outcome, ReproFile, Way
@@ -222,8 +223,12 @@ def _limits(attempt: _Try, cut: Cut, limit: float, device: Device) -> tuple[floa
     if attempt.left == "saved":
         return limit, 0.0
     (right,) = run_way(cut, {}, device, "reference", 1)
+    with plain_arithmetic(), np.errstate(all="ignore"):
+        (plain,) = run_way(cut, {}, device, "reference", 1)
     types, makers = cut.graph.types, cut.graph.producers
-    limits = [allowed(makers[name].op, types[name].dtype, array) for name, array in right.items()]
+    limits = [
+        limits_of(types[name], OP[makers[name].op].tolerance, array, plain[name]) for name, array in right.items()
+    ]
     return max(absolute for absolute, _ in limits), max(relative for _, relative in limits)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.artifact import Weights
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import instance, integer, several
 from ostinato.ir.errors import ConfigError, OstinatoError
@@ -29,11 +30,20 @@ from ostinato.tools.bisect.engine import Trials
 from ostinato.tools.bisect.reduce import reduced
 from ostinato.tools.bisect.report import BisectReport, Culprit
 from ostinato.tools.bisect.steps import walked
-from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, outputs_of
+from ostinato.tools.bisect.subject import Outputs, Subject, compared, contract_of, outputs_of
 from ostinato.tools.compare.asked import packed
 from ostinato.tools.compare.functions import answers_of, named_function
+from ostinato.tools.compare.judgement import checked_tolerance
 from ostinato.tools.compare.probe import Probe
-from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, parse_side, refuse_settings
+from ostinato.tools.compare.sides import (
+    DEFAULT_SIDE,
+    Side,
+    Sides,
+    how_saved,
+    load_artifact,
+    parse_side,
+    refuse_settings,
+)
 from ostinato.tools.compare.workload import (
     DEFAULT_TOKENS,
     TEXTS,
@@ -62,17 +72,23 @@ def bisect(
     tokens: int | None = None,
     seed: int = 0,
     runs: int = 3,
+    tolerance: float | None = None,
     work: Sequence[WorkStep] | None = None,
     output: str | os.PathLike[str] | None = None,
     extension: str = "",
+    weights: Weights | None = None,
+    trust: bool = False,
+    recompile: bool = False,
     report_progress: Callable[[str], None] | None = None,
 ) -> BisectReport:
     """Says what makes `right` differ from `left`, which is taken to be right, and writes what reproduces it.
 
     The sides are modes, settings or artifacts as `ost.compare` takes them, on top of `base`, or executables, of which the right one itself is looked at: its
     state is reset. The left one may be a function of yours as `ost.compare` takes it. `buckets`, `context`, `tokens` (of the longest sequence) and `seed`
-    make the work, or `work` is it. Each side runs `runs` times, to see whether it repeats itself. `output` is a folder for the repro bundle, which must not
-    exist; `extension` names the function that adds your rows and operators ("module:function"), for who runs the bundle.
+    make the work, or `work` is it. Each side runs `runs` times, to see whether it repeats itself. `tolerance` replaces that of the precision, in standard
+    deviations of the outputs, for sides that need not give equal bits. `output` is a folder for the repro bundle, which must not exist; `extension` names the
+    function that adds your rows and operators ("module:function"), for who runs the bundle. `weights`, `trust` and `recompile` are for artifacts, as
+    `load_executable` has them.
 
     Raises `ConfigError` for sides, sizes and places that cannot be used, and what compiling and the left side raise.
     """
@@ -80,25 +96,29 @@ def bisect(
     told = report_progress or (lambda text: None)
     runs, seed = integer(runs, "runs", low=2), integer(seed, "seed", low=0)
     length = None if tokens is None else integer(tokens, "tokens", low=1)
+    checked = checked_tolerance(tolerance)
     base = instance(base, Side, "base") or DEFAULT_SIDE
     if output is not None:
         need_new_folder(named_path(output))
+    saved = how_saved(target, (left, right), weights=weights, trust=trust, recompile=recompile)
     told("compiling")
     name = "executable" if isinstance(target, Executable) else _name(target)
     if isinstance(target, Executable) or is_artifact(name):
         refuse_settings(base, buckets, context, opened=isinstance(target, Executable))
-        target = target if isinstance(target, Executable) else load_artifact(name, base)
+        target = target if isinstance(target, Executable) else load_artifact(name, base, saved)
         base = DEFAULT_SIDE
-    opening = _Opening(target, base, buckets, context, length)
+    opening = _Opening(target, base, buckets, context, length, saved)
     b = opening.subject(right, "right")
     steps, case = (_given(work), None) if work is not None else _work(b.executable, length, seed)
     a = opening.left(left, b, steps, case)
     _require_alike(a, b, steps)
-    search = _Search(a, b, steps, runs, told)
+    search = _Search(a, b, steps, runs, checked, told)
     found = search.run()
     facts: dict[str, Any] = {"model": name, "left": a.name, "right": b.name, "seed": seed, **found}
     if facts.get("culprits"):
         facts |= search.reduce(facts["culprits"], output, name, seed, extension)
+    elif output is not None and not facts["ok"]:
+        facts["unreduced"] = "there is no culprit that a bundle could show"
     trials = search.trials
     return BisectReport(trials=trials.count, refused=trials.refused, seconds=time.perf_counter() - begin, **facts)
 
@@ -107,11 +127,18 @@ class _Search:
     """One bisection."""
 
     def __init__(
-        self, left: Subject, right: Subject, work: tuple[WorkStep, ...], runs: int, told: Callable[[str], None]
+        self,
+        left: Subject,
+        right: Subject,
+        work: tuple[WorkStep, ...],
+        runs: int,
+        tolerance: float | None,
+        told: Callable[[str], None],
     ) -> None:
         self.left, self.right, self.work, self.runs, self.told = left, right, work, runs, told
         self.looked_at = right
         self.trials = Trials(told)
+        self.contract = contract_of(left, right, tolerance)
         self.limit = 0.0
         self.first: tuple[int, str] | None = None
         self.good: Outputs = ()
@@ -120,14 +147,16 @@ class _Search:
         """The facts of the report."""
         self.told(f"running {self.left.name}")
         self.good = self.left.outputs(self.work)
-        self.limit = limit_of(self.left, self.right, self.good)
-        culprits = Culprits(self.left, self.right, self.work, self.good, self.limit, self.trials, self.told)
-        facts: dict[str, Any] = {"absolute": self.limit}
+        culprits = Culprits(self.left, self.right, self.work, self.good, self.contract, self.trials, self.told)
         self.told(f"running {self.right.name}")
         try:
             found = outputs_of(self.right.executable, self.work)
         except OstinatoError as error:
-            return {**facts, "ok": False, "verdict": "error", "culprits": culprits.refused(error)}
+            self.limit = self.contract.limit(self.good, self.good)
+            named = culprits.refused(error)
+            return {"absolute": self.limit, "ok": False, "verdict": "error", "culprits": named}
+        self.limit = self.contract.limit(self.good, found)
+        facts: dict[str, Any] = {"absolute": self.limit}
         for subject, outputs in ((self.right, found), (self.left, self.good)):
             changed = self._unrepeated(subject, outputs)
             if changed is not None:
@@ -214,9 +243,10 @@ class _Opening:
         buckets: Mapping[str, Sequence[int]] | None,
         context: int | None,
         tokens: int | None,
+        saved: Mapping[str, Any],
     ) -> None:
         self._target, self._base, self._buckets, self._context = target, base, buckets, context
-        self._length = tokens
+        self._length, self._saved = tokens, saved
         self._sides: Sides | None = None
 
     def subject(self, given: Any, what: str) -> Subject:
@@ -251,7 +281,7 @@ class _Opening:
     def _opened(self) -> Sides:
         if self._sides is None:
             if isinstance(self._target, Executable):
-                self._sides = Sides(self._target)
+                self._sides = Sides(self._target, saved=self._saved)
             else:
                 model = open_model(self._target)
                 encoder = model.family.encoder is not None
@@ -260,7 +290,7 @@ class _Opening:
                 if shapes is None:
                     shapes = {"B": [TEXTS if encoder else 1], "T": [length]}
                     context = context if encoder or context is not None else length
-                self._sides = Sides(model, buckets=shapes, context=context)
+                self._sides = Sides(model, buckets=shapes, context=context, saved=self._saved)
         return self._sides
 
 

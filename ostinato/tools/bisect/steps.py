@@ -7,43 +7,32 @@ where NaN begins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from ostinato.ir.errors import PlanError
 from ostinato.ir.graph import Node
-from ostinato.ir.ops import OP
-from ostinato.ir.types import Array, DType
+from ostinato.ir.types import Array
 from ostinato.planner.check import check_program
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.tools.bisect.subject import Subject, fresh
-from ostinato.tools.compare.differences import (
-    bits_equal,
-    difference_of,
-    first_difference,
-    place_of_largest,
-    root_mean_square,
-)
+from ostinato.tools.compare.differences import first_difference, place_of_largest
+from ostinato.tools.compare.judgement import judged
 from ostinato.tools.compare.probe import Probe
-from ostinato.tools.compare.verdicts import tolerance_of
 from ostinato.tools.compare.walk import Spoilt, Walk
 from ostinato.tools.compare.workload import WorkStep
-from ostinato.tools.programs import precision_of
 
 __all__ = [
     "Seen",
     "Wrong",
-    "allowed",
     "first_step",
     "unproven",
     "walked",
 ]
-
-FACTOR = 8.0
-"""How much further than its operator's tolerance a result may be off: tolerances are stated for samples of unit scale, real values have outliers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +62,10 @@ class Seen:
         return self.spoilt is not None or self.wrong is not None or self.nan is not None
 
 
-def allowed(op: str, dtype: DType, expected: Array) -> tuple[float, float]:
-    """By how much a result may be off: absolute, and times its expected value. Operators state tolerances for values of unit scale; these are those of the
-    values at hand, `FACTOR` times as wide."""
-    scale = root_mean_square(expected)
-    stated = OP[op].tolerance.for_result(dtype)
-    return FACTOR * (stated.absolute * min(1.0, scale) + stated.relative * scale), FACTOR * stated.relative
-
-
-def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], *, exact: bool) -> tuple[int, str] | None:
-    """The number of the run and the first value that differs, in program order; None where no node's result shows it. A replay shows nothing of what happens
-    within it: captured steps are looked at one by one."""
+def first_step(left: Subject, right: Subject, work: Sequence[WorkStep], tolerance: float) -> tuple[int, str] | None:
+    """The number of the run and the first value that differs, in program order: in a bit with `tolerance` 0, otherwise by more than that many root mean squares
+    of the left one. None where no node's result shows it. A replay shows nothing of what happens within it: captured steps are looked at one by one."""
     probes = [Probe(side.executable, "planned" if side.mode == "captured" else side.mode) for side in (left, right)]
-    tolerance = 0.0 if exact else tolerance_of(precision_of(right.program))
     for number, step in enumerate(work):
         seen = [probe.run(step.entry, step.inputs) for probe in probes]
         graph = right.program.graphs[step.entry]
@@ -110,7 +90,7 @@ def walked(executable: Executable, work: Sequence[WorkStep], *, whole: bool = Fa
                 continue
             if visit.spoilt and seen.spoilt is None:
                 seen.spoilt = node, visit.spoilt[0]
-            results = [visit.valid(array, value.type) for array, value in zip(visit.results, node.results, strict=True)]
+            results = visit.valid_results
             graph = executable.program.graphs[step.entry]
             given = [
                 visit.valid(array, graph.types[name])
@@ -120,7 +100,8 @@ def walked(executable: Executable, work: Sequence[WorkStep], *, whole: bool = Fa
             if seen.nan is None and _has_nan(results) and not _has_nan(given):
                 seen.nan = node
             if seen.wrong is None:
-                seen.wrong = _wrong(node, results, walk.reference(step.entry, visit))
+                expected, plain = walk.reference(step.entry, visit), partial(walk.plain, step.entry, visit)
+                seen.wrong = _wrong(node, results, expected, plain)
         if seen.anything:
             return seen
     return seen
@@ -147,19 +128,15 @@ def _has_nan(arrays: Sequence[Array]) -> bool:
     return any(array.dtype.kind in "fV" and bool(np.isnan(array.astype(np.float32)).any()) for array in arrays)
 
 
-def _wrong(node: Node, results: Sequence[Array], expected: Sequence[Array]) -> tuple[Node, Wrong] | None:
-    """The result that is furthest beyond `FACTOR` times the operator's tolerance. Rows that the reference gives nothing for are not looked at."""
+def _wrong(
+    node: Node, results: Sequence[Array], expected: Sequence[Array], plain: Callable[[], Sequence[Array]]
+) -> tuple[Node, Wrong] | None:
+    """The result that is furthest beyond what is allowed."""
     worst: Wrong | None = None
-    for value, found, wanted in zip(node.results, results, expected, strict=True):
-        if found.shape != wanted.shape:
-            found = found[: len(wanted)]
-        if bits_equal(found, wanted) or not found.size:
-            continue
-        absolute, relative = allowed(node.op, value.type.dtype, wanted)
-        limit = absolute + relative * np.nan_to_num(np.abs(wanted.astype(np.float64)), posinf=0.0)
-        beyond = difference_of(wanted, found) / np.maximum(limit, 1e-300)
-        place = place_of_largest(beyond)
-        times = float(beyond[place])
+    for one in judged(node, results, expected, plain):
+        ratios = one.ratio
+        place = place_of_largest(ratios)
+        times = float(ratios[place])
         if times > 1.0 and (worst is None or times > worst.times):
-            worst = Wrong(value.name, place, float(wanted[place]), float(found[place]), times)
+            worst = Wrong(one.value.name, place, float(one.wanted[place]), float(one.found[place]), times)
     return None if worst is None else (node, worst)

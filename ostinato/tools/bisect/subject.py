@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.types import Array
 from ostinato.planner.moved import with_entries
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
+from ostinato.tools.compare.judgement import output_limit, tolerance_of
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.sides import Side, Sides
-from ostinato.tools.compare.verdicts import identity_of, tolerance_of
+from ostinato.tools.compare.verdicts import identity_of
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 from ostinato.tools.repro.report import Worst
 from ostinato.tools.repro.run import worst_of
 
-__all__ = ["Outputs", "Subject", "compared", "fresh", "limit_of", "outputs_of", "same_program"]
+__all__ = ["Contract", "Outputs", "Subject", "compared", "contract_of", "fresh", "outputs_of", "same_program"]
 
 Outputs = tuple[Array, ...]
 """What a workload gives, step by step: valid rows alone."""
@@ -93,13 +92,32 @@ def same_program(left: Subject, right: Subject) -> bool:
     return left.program is right.program or identity_of(left.executable) == identity_of(right.executable)
 
 
-def limit_of(left: Subject, right: Subject, outputs: Outputs) -> float:
-    """The largest difference that the contract allows: 0 for the same program, else a part of the spread of the left outputs."""
-    if same_program(left, right) and left.mode != "reference":
-        return 0.0
-    finite = [values[np.isfinite(values)].astype(np.float64) for values in outputs]
-    spread = float(np.std(np.concatenate(finite))) if any(part.size for part in finite) else 1.0
-    return max(tolerance_of(precision_of(side.program)) for side in (left, right)) * spread
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What two sides promise each other: the same bits where `exact`, otherwise what programs of these precisions do, or the `tolerance` that was given."""
+
+    exact: bool
+    precisions: tuple[str, ...]
+    tolerance: float | None
+
+    @property
+    def of_results(self) -> float:
+        """The largest difference of results of nodes, in root mean squares."""
+        return 0.0 if self.exact else tolerance_of(self.precisions, self.tolerance)
+
+    def limit(self, good: Outputs, found: Outputs) -> float:
+        """The largest difference of outputs."""
+        return 0.0 if self.exact else output_limit(good, found, self.precisions, self.tolerance)
+
+    def broken(self, work: Sequence[WorkStep], good: Outputs, found: Outputs) -> tuple[int, Worst] | None:
+        """The first step whose outputs differ by more than allowed, and the worst difference there."""
+        return compared(work, good, found, self.limit(good, found))
+
+
+def contract_of(left: Subject, right: Subject, tolerance: float | None) -> Contract:
+    """The contract of two sides."""
+    exact = same_program(left, right) and left.mode != "reference"
+    return Contract(exact, tuple(precision_of(side.program) for side in (left, right)), tolerance)
 
 
 def compared(work: Sequence[WorkStep], left: Outputs, right: Outputs, limit: float) -> tuple[int, Worst] | None:

@@ -24,7 +24,7 @@ from ostinato.tools.bisect.engine import Trials, first, smallest
 from ostinato.tools.bisect.naming import Naming
 from ostinato.tools.bisect.report import Culprit
 from ostinato.tools.bisect.steps import Seen
-from ostinato.tools.bisect.subject import Outputs, Subject, compared, limit_of, outputs_of, same_program
+from ostinato.tools.bisect.subject import Contract, Outputs, Subject, contract_of, outputs_of
 
 __all__ = ["Without"]
 
@@ -39,7 +39,7 @@ class Without:
     left: Subject
     right: Subject
     good: Outputs
-    limit: float
+    contract: Contract
     trials: Trials
     naming: Naming
     first: tuple[int, str] | None = field(default=None)
@@ -48,7 +48,7 @@ class Without:
     def wrong(self, executable: Executable) -> bool:
         """Whether an executable differs from what is right."""
         runs = (outputs_of(executable, self.naming.work) for _ in range(self.times))
-        return any(self._differs(outputs, self.limit) for outputs in runs)
+        return any(self._differs(outputs) for outputs in runs)
 
     def capture(self, seen: Seen) -> list[Culprit]:
         """The last step of the shortest captured prefix that differs."""
@@ -127,12 +127,11 @@ class Without:
     def rows(self, seen: Seen) -> list[Culprit]:
         """The node whose row gives other values than a plainer one. What the walk saw is asked first, by leaving that out alone: the others stay fast."""
         decisions = rows_of(self.right)
-        pair = same_program(self.left, self.right) and self.limit == 0.0
 
         def differs(kept: frozenset[str]) -> bool:
             right = outputs_of(decisions.made(kept), self.naming.work)
-            left = outputs_of(with_rows(self.left, kept), self.naming.work) if pair else self.good
-            return self._differs(left, self.limit, right)
+            left = outputs_of(with_rows(self.left, kept), self.naming.work) if self.contract.exact else self.good
+            return self.contract.broken(self.naming.work, left, right) is not None
 
         ask = self.trials.question("{} nodes with their rows", differs)
         every = frozenset(decisions.names)
@@ -203,20 +202,21 @@ class Without:
 
     # helpers
 
-    def _differs(self, good: Outputs, limit: float, found: Outputs | None = None) -> bool:
-        left, right = (self.good, good) if found is None else (good, found)
-        return compared(self.naming.work, left, right, limit) is not None
+    def _differs(self, found: Outputs) -> bool:
+        return self.contract.broken(self.naming.work, self.good, found) is not None
 
     def _captured(self, entry: str, count: int) -> bool:
         def differs() -> bool:
-            return self._differs(prefix_outputs(self.right, self.naming.work, entry, count), self.limit)
+            return self._differs(prefix_outputs(self.right, self.naming.work, entry, count))
 
         return self.trials.asked(f"the first {count} steps of {entry} captured", differs)
 
     def _loosely(self, executable: Executable) -> bool:
         """Whether an executable of another program differs by more than other programs may."""
-        limit = self.limit or limit_of(self.left, Subject("", executable), self.good)
-        return self._differs(outputs_of(executable, self.naming.work), limit)
+        contract = self.contract
+        if contract.exact:
+            contract = contract_of(self.left, Subject("", executable), contract.tolerance)
+        return contract.broken(self.naming.work, self.good, outputs_of(executable, self.naming.work)) is not None
 
     def _asked_loosely(self, what: str, made: Callable[[], Executable]) -> bool:
         return self.trials.asked(what, lambda: self._loosely(made()))

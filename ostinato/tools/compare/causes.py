@@ -11,10 +11,11 @@ import numpy as np
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.diverge import Divergence, Seen, first_divergence
 from ostinato.tools.compare.examine import Examination, examine, find_unrepeatable
+from ostinato.tools.compare.judgement import tolerance_of
 from ostinato.tools.compare.report import AddressFinding, Cause, NonFinite, OperatorTable, PairVerdict
 from ostinato.tools.compare.sides import Side, Sides
 from ostinato.tools.compare.summary import places_anew
-from ostinato.tools.compare.verdicts import Ran, is_exact, tolerance_of
+from ostinato.tools.compare.verdicts import Ran, is_exact
 from ostinato.tools.compare.workload import WorkStep
 
 __all__ = ["Causes", "affordable"]
@@ -68,8 +69,7 @@ class Causes:
             values = (found, expected) if left.native else (expected, found)
             return _with(pair, Divergence(cause.place, *values))
         self._said(f"looking for the first node at which {left.name} and {right.name} part")
-        tolerance = max(tolerance_of(left.precision), tolerance_of(right.precision))
-        tolerance = 0.0 if exact else tolerance if self._tolerance is None else self._tolerance
+        tolerance = 0.0 if exact else tolerance_of((left.precision, right.precision), self._tolerance)
         seen = [Seen(self._sides, ran.side, self._poison) for ran in (left, right)]
         mine, theirs = (self._steps(ran)[:until] for ran in (left, right))
         parted = first_divergence(seen[0], seen[1], mine, theirs, tolerance)

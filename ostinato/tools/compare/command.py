@@ -10,6 +10,7 @@ import typer
 
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable, write_text
+from ostinato.tools.artifacts import HowToOpen, RecompileOption, TrustOption, WeightsOption
 from ostinato.tools.compare.comparison import compare
 from ostinato.tools.compare.page import comparison_page
 from ostinato.tools.compare.report import CompareReport
@@ -29,6 +30,7 @@ from ostinato.tools.options import (
     PrecisionOption,
     SeedOption,
     ThreadsOption,
+    ToleranceOption,
     chosen_model,
     parse_shapes,
 )
@@ -78,15 +80,7 @@ def compare_command(
         bool, typer.Option("--operators/--no-operators", help="The table of errors of every operator.")
     ] = True,
     tokens: LongestOption = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            min=0.0,
-            show_default=False,
-            help="Allowed where bits may differ, in standard deviations of the outputs; default: as the dtypes have it.",
-        ),
-    ] = None,
+    tolerance: ToleranceOption = None,
     shapes: OwnShapesOption = None,
     context: ContextOption = None,
     seed: SeedOption = 0,
@@ -95,6 +89,9 @@ def compare_command(
     policy: PolicyOption = "balanced",
     memory_limit: MemoryLimitOption = None,
     threads: ThreadsOption = 0,
+    weights: WeightsOption = None,
+    recompile: RecompileOption = False,
+    trust: TrustOption = False,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -137,6 +134,7 @@ def compare_command(
             policy=policy,
             memory_limit=memory_limit,
             threads=threads,
+            **HowToOpen(recompile, trust, weights).given,
             report_progress=steps.begin,
         )
     written = [write_text(path, form(report)) for path, form in places]

@@ -11,7 +11,6 @@ same operands as its reference; the place where NaN began; and the node that doe
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.artifact import Weights
 from ostinato.frontend.model import Model
 from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
@@ -38,6 +38,7 @@ from ostinato.tools.compare.asked import packed, sides_of
 from ostinato.tools.compare.causes import Causes, affordable
 from ostinato.tools.compare.coverage import not_covered
 from ostinato.tools.compare.functions import named_function
+from ostinato.tools.compare.judgement import checked_tolerance
 from ostinato.tools.compare.processes import Again, require_told, run_processes
 from ostinato.tools.compare.report import (
     CompareReport,
@@ -45,7 +46,7 @@ from ostinato.tools.compare.report import (
     PairVerdict,
 )
 from ostinato.tools.compare.runs import SideRun, run_function, run_side
-from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, load_artifact, refuse_settings
+from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides, how_saved, load_artifact, refuse_settings
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
 from ostinato.tools.compare.training import compare_training
 from ostinato.tools.compare.verdicts import Ran, first_wrong_step, identity_of, judge, mismatch_at
@@ -78,6 +79,9 @@ def compare(
     memory_limit: int | str | None = None,
     threads: int = 0,
     isa: str = "auto",
+    weights: Weights | None = None,
+    trust: bool = False,
+    recompile: bool = False,
     report_progress: Callable[[str], None] | None = None,
 ) -> CompareReport:
     """Runs the sides `modes` of a model, an artifact, or an executable over packed entries on the same token ids, and says how they agree; of a training step
@@ -92,8 +96,9 @@ def compare(
     compile the model again. `poison` fills with NaN what a run may not depend on. `operators` makes the table of errors by operator. `tolerance` replaces that
     of the precision, in standard deviations of the outputs.
 
-    `buckets`, `context`, `device`, `precision`, `policy`, `memory_limit`, `threads` and `isa` are for a model: what sides do not say otherwise. The report is
-    `ok` when every pair keeps its contract, and every side repeats itself here and in other processes.
+    `buckets`, `context`, `device`, `precision`, `policy`, `memory_limit`, `threads` and `isa` are for a model: what sides do not say otherwise. `weights`,
+    `trust` and `recompile` are for artifacts, as `load_executable` has them. The report is `ok` when every pair keeps its contract, and every side repeats
+    itself here and in other processes.
 
     Raises `ConfigError` for sides, sizes, a seed or a target that cannot be used, and what `compile` raises for a model.
     """
@@ -102,14 +107,9 @@ def compare(
     for what, value in (("poison", poison), ("edges", edges), ("operators", operators)):
         boolean(value, what)
     tokens = None if tokens is None else integer(tokens, "tokens", low=1)
-    given: object = tolerance  # callers are not type-checked
-    if given is not None and (
-        isinstance(given, bool) or not (isinstance(given, float | int) and 0 <= given < math.inf)
-    ):
-        raise ConfigError(
-            f"tolerance is {tolerance!r}", hint="give standard deviations of the outputs, 0 for equal bits"
-        )
+    tolerance = checked_tolerance(tolerance)
     said = report_progress or _nobody
+    saved = how_saved(target, modes, weights=weights, trust=trust, recompile=recompile)
     if isinstance(target, TrainExecutable):
         if processes:
             raise ConfigError("another process cannot have this training step", hint="leave processes=0")
@@ -132,7 +132,7 @@ def compare(
         threads=threads,
         isa=isa,
     )
-    opened, name = _opened(target, base)
+    opened, name = _opened(target, base, saved)
     if isinstance(opened, Executable):
         refuse_settings(base, buckets, context, opened=isinstance(target, Executable))
         base = DEFAULT_SIDE
@@ -140,7 +140,7 @@ def compare(
         raise ConfigError("another process cannot have this executable", hint="give the model or its path")
     asked = sides_of(modes, base)
     functions = {side.name: named_function(side.function) for side in asked if side.function is not None}
-    sides = Sides(opened, **_shapes(opened, tokens, buckets, context))
+    sides = Sides(opened, saved=saved, **_shapes(opened, tokens, buckets, context))
     executables = {side.name: _executable(sides, side) for side in asked if side.function is None}
     if not executables:
         raise ConfigError("no side runs a program", hint="compare a function with a mode, such as planned")
@@ -161,6 +161,7 @@ def compare(
         "memory_limit": memory_limit,
         "threads": threads,
         "isa": isa,
+        **saved,
     }
     native = [side for side in asked if side.function is None and executables[side.name].mode != "reference"]
     again = Again(target=_path(target), modes=tuple(side.name for side in native), settings=settings)
@@ -221,7 +222,7 @@ def _nobody(text: str) -> None:
     del text
 
 
-def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
+def _opened(target: object, base: Side, saved: Mapping[str, Any]) -> tuple[Model | Executable, str]:
     """What is compared, and what the report calls it."""
     if isinstance(target, Executable):
         return packed(target), "executable"
@@ -231,7 +232,7 @@ def _opened(target: object, base: Side) -> tuple[Model | Executable, str]:
             hint="give a model, its path or name, an artifact or an executable; of an LLM its .executable",
         )
     if not isinstance(target, Model) and is_artifact(target):
-        return packed(load_artifact(target, base)), str(target)
+        return packed(load_artifact(target, base, saved)), str(target)
     model = open_model(target)
     return model, str(model.checkpoint.path) if isinstance(target, Model) else str(target)
 

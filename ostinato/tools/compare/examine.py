@@ -1,37 +1,35 @@
 """What is wrong within one program: every node of some steps beside its operator's reference on the very operands it was given.
 
 Three things come of one walk (`walk.py`): a table of errors by operator and row; the first node that is wrong by itself (`Cause`: its kernel, or an operand
-that somebody wrote over); and where NaN or infinity begins (`NonFinite`). An error is measured against the operator's own tolerance, whose absolute part counts
-for values around 1 and is scaled by the root mean square of larger ones.
+that somebody wrote over); and where NaN or infinity begins (`NonFinite`). `judgement.py` says what a result may be off by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from ostinato.backend_hip.evidence.trials import ulp
 from ostinato.ir.graph import Graph, Node, Role
-from ostinato.ir.opdef import Tolerance
 from ostinato.ir.ops import OP
-from ostinato.ir.types import Array, DType, TensorType
+from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.differences import (
     bits_equal,
-    difference_of,
     first_changed,
     place_of_largest,
     root_mean_square,
 )
+from ostinato.tools.compare.judgement import Judged, judged
 from ostinato.tools.compare.report import Cause, Finite, NodePlace, NonFinite, OperatorError
 from ostinato.tools.compare.runs import poison_memory
 from ostinato.tools.compare.walk import Visit, Walk
 from ostinato.tools.compare.workload import WorkStep
 
 __all__ = ["Examination", "examine", "find_unrepeatable", "node_place"]
-
-_MANTISSA = {DType.F32: 23, DType.F16: 10, DType.BF16: 7, DType.F64: 52}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +55,6 @@ class _Row:
     ulp: float = 0.0
     ratio: float = -1.0
     place: NodePlace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """A result beside its reference: element by element the distance, and how often the allowed one it is."""
-
-    difference: Array
-    ratio: Array
-    allowed: Array
-    relative: float
-    ulp: float
 
 
 def examine(
@@ -103,7 +90,7 @@ def examine(
             asks = not state_poison and only in (None, (number, visit.node.name))
             expected = walk.reference(step.entry, visit) if asks else None
             if expected is not None:
-                found = _judge(at, expected, rows)
+                found = _judge(at, expected, rows, partial(walk.plain, step.entry, visit))
                 if cause is None and found is not None:
                     cause = found.model_copy(update={"side": side})
             tainted.visit(at, expected)
@@ -120,17 +107,15 @@ def find_unrepeatable(executable: Executable, side: str, steps: Sequence[WorkSte
         for number, step in enumerate(steps):
             graph = walk.executable.program.graphs[step.entry]
             for visit in walk.run(step.entry, step.inputs):
-                valid = tuple(
-                    visit.valid(array, value.type)
-                    for array, value in zip(visit.results, visit.node.results, strict=True)
-                )
+                valid = visit.valid_results
                 if replay == 0:
                     first[number, visit.position] = valid
                     continue
                 before = first[number, visit.position]
                 for index, (a, b) in enumerate(zip(before, valid, strict=True)):
                     if not bits_equal(a, b):
-                        place = _At(graph, step.entry, number, visit).place(index, first_changed(a, b))
+                        name = visit.node.results[index].name
+                        place = _At(graph, step.entry, number, visit).place(name, first_changed(a, b))
                         at = place.index
                         return Cause(
                             kind="unrepeatable", side=side, place=place, expected=float(a[at]), found=float(b[at])
@@ -161,9 +146,8 @@ class _At:
     step: int
     visit: Visit
 
-    def place(self, result: int, index: tuple[int, ...]) -> NodePlace:
-        node = self.visit.node
-        return node_place(self.graph, node, self.entry, self.step, node.results[result].name, index)
+    def place(self, value: str, index: tuple[int, ...]) -> NodePlace:
+        return node_place(self.graph, self.visit.node, self.entry, self.step, value, index)
 
 
 def _overwritten(at: _At, side: str) -> Cause:
@@ -174,52 +158,54 @@ def _overwritten(at: _At, side: str) -> Cause:
     )
 
 
-def _judge(at: _At, expected: tuple[Array, ...], rows: dict[tuple[str, str | None], _Row]) -> Cause | None:
-    """Enters a node's errors; the cause where they are beyond the operator's tolerance."""
+def _judge(
+    at: _At,
+    expected: tuple[Array, ...],
+    rows: dict[tuple[str, str | None], _Row],
+    plain: Callable[[], tuple[Array, ...]],
+) -> Cause | None:
+    """Enters a node's errors; the cause where they are beyond what is allowed."""
     node = at.visit.node
     row = rows.setdefault((node.op, node.impl), _Row(node))
     row.nodes.add(node.name)
     cause: Cause | None = None
-    for number, (value, array, wanted) in enumerate(zip(node.results, at.visit.results, expected, strict=True)):
-        found = at.visit.valid(array, value.type)
-        if not found.size:
-            continue
-        errors = _errors(found, wanted, OP[node.op].tolerance.for_result(value.type.dtype), value.type)
-        index = place_of_largest(errors.ratio)
-        ratio = float(errors.ratio[index])
-        finite = errors.difference[np.isfinite(errors.difference)]
-        row.largest = max(row.largest, float(errors.difference.max()))
+    for one in judged(node, at.visit.valid_results, expected, plain):
+        ratios, name = one.ratio, one.value.name
+        index = place_of_largest(ratios)
+        ratio = float(ratios[index])
+        finite = one.difference[np.isfinite(one.difference)]
+        row.largest = max(row.largest, float(one.difference.max()))
         row.squares, row.count = row.squares + float(np.sum(np.square(finite))), row.count + finite.size
-        row.relative, row.ulp = max(row.relative, errors.relative), max(row.ulp, errors.ulp)
+        relative, units = _relative(one)
+        row.relative, row.ulp = max(row.relative, relative), max(row.ulp, units)
         if ratio > row.ratio:
-            row.ratio, row.place = ratio, at.place(number, index)
+            row.ratio, row.place = ratio, at.place(name, index)
         if ratio > 1:
             row.outside.add(node.name)
             if cause is None:
                 cause = Cause(
                     kind="kernel",
                     side="",
-                    place=at.place(number, index),
-                    expected=float(wanted[index]),
-                    found=float(found[index]),
-                    allowed=float(errors.allowed[index]),
+                    place=at.place(name, index),
+                    expected=float(one.wanted[index]),
+                    found=float(one.found[index]),
+                    allowed=float(one.allowed[index]),
                     in_place=at.visit.in_place,
                 )
     return cause
 
 
-def _errors(found: Array, wanted: Array, tolerance: Tolerance, kind: TensorType) -> _Errors:
-    b = wanted.astype(np.float64)
-    difference, typical = difference_of(found, wanted), root_mean_square(wanted)
-    size = np.where(np.isfinite(b), np.maximum(np.abs(b), typical), typical)
-    allowed = tolerance.absolute * max(1.0, typical) + tolerance.relative * np.where(np.isfinite(b), np.abs(b), 0.0)
-    ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
-    relative = float(np.max(np.divide(difference, size, out=np.zeros_like(difference), where=size > 0)))
-    ulp = 0.0
-    if kind.dtype in _MANTISSA:
-        unit = np.exp2(np.frexp(size)[1] - 1.0 - _MANTISSA[kind.dtype])
-        ulp = float(np.max(np.divide(difference, unit, out=np.zeros_like(difference), where=size > 0)))
-    return _Errors(difference, ratio, np.broadcast_to(allowed, difference.shape), relative, ulp)
+def _relative(one: Judged) -> tuple[float, float]:
+    """The largest error as a share of the expected value, and in its units in the last place; of small values as those of the root mean square."""
+    if not one.difference.any():
+        return 0.0, 0.0
+    b, typical = np.abs(one.wanted.astype(np.float64)), root_mean_square(one.wanted)
+    size = np.where(np.isfinite(b), np.maximum(b, typical), typical)
+    share, units = np.zeros_like(one.difference), np.zeros_like(one.difference)
+    np.divide(one.difference, size, out=share, where=size > 0)
+    if one.value.type.dtype.is_float:
+        np.divide(one.difference, ulp(size, one.value.type), out=units, where=size > 0)
+    return float(share.max()), float(units.max())
 
 
 def _summary(row: _Row) -> OperatorError:
@@ -272,8 +258,7 @@ class _Taint:
         """Passes on what a node's operands had, or notes that it begins here."""
         node = at.visit.node
         updates = {result for result, _ in OP[node.op].aliased(node.operands)}
-        for number, (value, array) in enumerate(zip(node.results, at.visit.results, strict=True)):
-            valid = at.visit.valid(array, value.type)
+        for number, (value, valid) in enumerate(zip(node.results, at.visit.valid_results, strict=True)):
             if number in updates or valid.dtype.kind in "iub" or _all_finite(valid):
                 continue
             before = self._before(at)
@@ -285,7 +270,7 @@ class _Taint:
                 expected = self._walk.reference(at.entry, at.visit)
             self._origin[value.name] = NonFinite(
                 side=self._side,
-                place=at.place(number, index),
+                place=at.place(value.name, index),
                 found=_kind(valid[index]),
                 reference=_kind(expected[number][index]) if expected is not None else "finite",
                 weight=self._bad_weight(at),

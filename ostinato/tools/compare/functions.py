@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.types import Array, DType
 from ostinato.runtime.binding import as_array
@@ -38,9 +39,12 @@ def named_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
         raise ConfigError(f"{function!r} names no function", hint="write module:name, or file.py:name")
     try:
         found = getattr(_module(place), name, None)
-    except Exception as error:  # the module is the caller's, and may raise anything
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the module is the caller's, and may raise anything; an exit would read as a verdict
         raise ConfigError(
-            f"{place} cannot be imported: {type(error).__name__}: {error}",
+            f"{place} cannot be imported: {shown(error)}",
             node=function,
             hint="name a module that Python finds, or a file.py that runs",
         ) from error
@@ -76,8 +80,8 @@ def _called(function: Callable[..., Any], ids: Array, width: int, name: str) -> 
         given = function(ids.copy())
     except OstinatoError:
         raise
-    except Exception as error:  # the function is the caller's, and may raise anything
-        raise ConfigError(f"it raised {type(error).__name__}: {error}", node=name, hint=_CONTRACT) from error
+    except (Exception, SystemExit) as error:  # the function is the caller's, and may raise anything
+        raise ConfigError(f"it raised {shown(error)}", node=name, hint=_CONTRACT) from error
     if hasattr(given, "detach"):  # a torch tensor that may have a gradient, of a float dtype that numpy lacks
         given = given.detach().to("cpu")
         given = given.float() if given.is_floating_point() else given

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ostinato.artifact import load_executable
+from ostinato.artifact import Weights, load_executable
 from ostinato.frontend.model import Model
-from ostinato.ir.checks import integer
+from ostinato.ir.checks import boolean, integer
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.interp import Observer
 from ostinato.ir.precision import PrecisionPolicy
@@ -28,7 +28,7 @@ from ostinato.stages import Passes, open_device, open_model
 from ostinato.tools.compare.variants import VARIANTS, in_variant
 from ostinato.tools.programs import compile_model
 
-__all__ = ["DEFAULT_SIDE", "EVERY", "Side", "Sides", "load_artifact", "parse_side", "refuse_settings"]
+__all__ = ["DEFAULT_SIDE", "EVERY", "Side", "Sides", "how_saved", "load_artifact", "parse_side", "refuse_settings"]
 
 EVERY = "*"
 """Instead of the name of a pass to leave out: all that are optional."""
@@ -187,10 +187,13 @@ class Sides:
         *,
         buckets: Mapping[str, Sequence[int]] | None = None,
         context: int | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
-        """`buckets` and `context` are those of `compile` and count for every side of a model. Raises what opening a model raises."""
+        """`buckets` and `context` are those of `compile` and count for every side of a model; `saved` are arguments of `load_executable` for every artifact.
+        Raises what opening a model raises."""
+        self._saved = saved or {}
         if not isinstance(target, Executable | Model) and is_artifact(target):
-            target = load_artifact(target, DEFAULT_SIDE)
+            target = load_artifact(target, DEFAULT_SIDE, self._saved)
         self.model = None if isinstance(target, Executable) else open_model(target)
         self._options: dict[str, Any] = {"buckets": buckets, "context": context}
         self._devices: dict[tuple[object, ...], Device] = {}
@@ -223,7 +226,8 @@ class Sides:
 
     def _made(self, side: Side) -> Executable:
         if side.artifact is not None:
-            return load_executable(side.artifact, device="auto" if side.anywhere else self._device(side))
+            where = "auto" if side.anywhere else self._device(side)
+            return load_executable(side.artifact, device=where, **self._saved)
         if self.model is None:
             raise ConfigError(
                 "an executable has its settings already, this side wants others",
@@ -242,10 +246,29 @@ class Sides:
         return self._devices[key]
 
 
-def load_artifact(path: str | os.PathLike[str], side: Side) -> Executable:
-    """The saved executable, on the device that a side says, where it says one: otherwise on that which it was compiled for. Raises what `load_executable`
-    raises."""
-    return load_executable(path, device="auto" if side.anywhere else open_device(side.device, side.threads, side.isa))
+def load_artifact(path: str | os.PathLike[str], side: Side, saved: Mapping[str, Any]) -> Executable:
+    """The saved executable, on the device that a side says, where it says one: otherwise on that which it was compiled for. `saved` are more arguments of
+    `load_executable`, whose errors this raises."""
+    where = "auto" if side.anywhere else open_device(side.device, side.threads, side.isa)
+    return load_executable(path, device=where, **saved)
+
+
+def how_saved(
+    target: object, sides: object, *, weights: Weights | None, trust: bool, recompile: bool
+) -> dict[str, Any]:
+    """The arguments of `load_executable` for the artifacts among target and sides. Raises `ConfigError` where there are none, which would leave them unread."""
+    given = {"weights": weights, "trust": boolean(trust, "trust"), "recompile": boolean(recompile, "recompile")}
+    said = [name for name, value in given.items() if value is not None and value is not False]
+    listed = sides if isinstance(sides, Sequence) and not isinstance(sides, str) else ()
+    if said and not (is_artifact(target) or any(_is_saved(side) for side in listed)):
+        raise ConfigError(f"no side is an artifact, which {', '.join(said)} is for", hint="leave it out")
+    return given
+
+
+def _is_saved(side: object) -> bool:
+    if isinstance(side, str):
+        side = parse_side(side)
+    return isinstance(side, Side) and side.artifact is not None
 
 
 def refuse_settings(base: Side, buckets: object, context: object, *, opened: bool) -> None:

@@ -26,11 +26,12 @@ from ostinato.runtime.training.executable import TrainExecutable
 from ostinato.tools.compare.asked import sides_of
 from ostinato.tools.compare.causes import Causes
 from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest, root_mean_square
+from ostinato.tools.compare.judgement import tolerance_of
 from ostinato.tools.compare.report import CompareReport, Mismatch, PairVerdict, Verdict
 from ostinato.tools.compare.runs import Answers, Counted, SideRun, Unrepeated, counting, counts_of, poison_memory
 from ostinato.tools.compare.sides import DEFAULT_SIDE, Side, Sides
 from ostinato.tools.compare.summary import holds, programs_of, side_report, timing_of
-from ostinato.tools.compare.verdicts import Ran, identity_of, is_exact, tolerance_of
+from ostinato.tools.compare.verdicts import Ran, identity_of, is_exact
 from ostinato.tools.compare.workload import WorkStep
 from ostinato.tools.programs import precision_of
 
@@ -207,7 +208,7 @@ def _change(replay: int, first: _Result, found: _Result) -> Unrepeated | None:
 
 def _judge(left: Ran, right: Ran, mine: _Result, theirs: _Result, tolerance: float | None) -> PairVerdict:
     exact = is_exact(left, right)
-    relative = max(tolerance_of(left.precision), tolerance_of(right.precision)) if tolerance is None else tolerance
+    relative = tolerance_of((left.precision, right.precision), tolerance)
     assert isinstance(left.executable, TrainExecutable)
     learnable = set(left.executable.state_names)
     oracle = theirs if not right.native else mine

@@ -6,42 +6,24 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ostinato.ir.text import print_graph
 from ostinato.ir.types import Array
 from ostinato.runtime.executable import Executable
 from ostinato.tools.compare.differences import bits_equal, difference_of, place_of_largest
+from ostinato.tools.compare.judgement import output_limit
 from ostinato.tools.compare.report import Mismatch, PairVerdict, Required, Verdict
 from ostinato.tools.compare.runs import Answers, Key, SideRun
 from ostinato.tools.compare.sides import Side
 from ostinato.tools.compare.workload import Case
 
 __all__ = [
-    "SENSITIVE",
-    "TOLERANCE",
     "Ran",
     "first_wrong_step",
     "identity_of",
     "is_exact",
     "judge",
     "mismatch_at",
-    "tolerance_of",
 ]
-
-TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
-"""Largest difference from the reference, in standard deviations of the reference's outputs, of all rows but a `_FEW`th of them, which may be `SENSITIVE` times
-as far off.
-
-Measured on SmolLM2 beside a float64 model of its own: f32 kernels are off by 4e-6 to 1.2e-5 on ids of chance, 2.3e-5 on one id all along. Its first and last id
-in turn give 1.7e-4 at one position (bf16: 0.39, elsewhere 0.024 at most), and that is the model: half a unit of f32 of noise, put on every value of the float64
-model, moves this row by 1e-4 and those of chance by 1e-6 to 3e-6. An error of 1 % in a head's queries is 5e-4 to 1.5e-3, in all rows: a limit wide enough for
-the sensitive row would hide it. Small models of all families, in bf16, stay below 0.1 but for single rows of up to 0.2. A wrong mask, position or weight row is
-off by whole deviations.
-"""
-SENSITIVE = 5
-"""A model can be that much more sensitive on a few rows, such as ids that it never saw in training."""
-_FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +54,6 @@ def identity_of(executable: Executable) -> str:
         nowhere = replace(graph, nodes=tuple(replace(node, location=None) for node in graph.nodes))
         found.update(f"{name} {plan.target_rows} {print_graph(nowhere)}".encode())
     return found.hexdigest()
-
-
-def tolerance_of(precision: str) -> float:
-    """In standard deviations of the outputs; whatever rounds to bf16 somewhere is judged as bf16."""
-    return TOLERANCE["f32" if precision == "f32" else "bf16"]
 
 
 def is_exact(left: Ran, right: Ran) -> bool:
@@ -145,22 +122,13 @@ def _common(left: Answers, right: Answers) -> list[Key]:
 
 
 def _limit(left: Ran, right: Ran, a: Array, b: Array, tolerance: float | None) -> float:
-    """What is allowed between their rows: `SENSITIVE` times the tolerance where no more than few of them need that."""
-    spread = _spread(b if _oracle(right) and not _oracle(left) else a)
-    if tolerance is not None:
-        return tolerance * spread
-    usual = max(tolerance_of(left.precision), tolerance_of(right.precision)) * spread
-    beyond = np.count_nonzero((difference_of(a, b) > usual).any(axis=1))
-    return usual * SENSITIVE if beyond * _FEW <= len(a) else usual
+    """What is allowed between their rows, in the spread of the oracle's where one of them is."""
+    good, other = (b, a) if _oracle(right) and not _oracle(left) else (a, b)
+    return output_limit([good], [other], (left.precision, right.precision), tolerance)
 
 
 def _oracle(side: Ran) -> bool:
     return not side.native
-
-
-def _spread(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.std(finite)) if finite.size else 0.0
 
 
 def _worst(answers: Answers, keys: Sequence[Key], a: Array, b: Array, cases: Sequence[Case]) -> Mismatch | None:

@@ -15,7 +15,7 @@ import numpy as np
 from ostinato.ir.evaluate import Rows, evaluate, leading, read_only
 from ostinato.ir.graph import Node, Role
 from ostinato.ir.ops import OP
-from ostinato.ir.rounding import widen
+from ostinato.ir.rounding import plain_arithmetic, round_to, widen
 from ostinato.ir.step import WORKSPACE, ByteRange, Step, StepKind, StepOperand
 from ostinato.ir.types import Array, TensorType
 from ostinato.ir.views import ViewTable, extent_of
@@ -57,6 +57,12 @@ class Visit:
         """The valid rows of a result."""
         return array if self.rows is None else leading(array, tensor, self.rows)
 
+    @property
+    def valid_results(self) -> tuple[Array, ...]:
+        """All results, valid rows only."""
+        pairs = zip(self.results, self.node.results, strict=True)
+        return tuple(self.valid(array, value.type) for array, value in pairs)
+
 
 class Walk:
     """Walks entries of `executable`: the one that is given where its mode is "planned", otherwise a clone in that mode. State carries over from run to run."""
@@ -89,6 +95,11 @@ class Walk:
             for name, array in zip(visit.node.operands, visit.operands, strict=True)
         ]
         return tuple(evaluate(visit.node, OP[visit.node.op], graph.types, operands, visit.rows))
+
+    def plain(self, entry: str, visit: Visit) -> tuple[Array, ...]:
+        """The same composed in float32, the precision that kernels compute in."""
+        with plain_arithmetic(), np.errstate(all="ignore"):
+            return self.reference(entry, visit)
 
 
 class _Run:
@@ -151,7 +162,8 @@ class _Run:
                 pending.pop()
                 continue
             if current in self._stateful:
-                self._values[current] = self._executable.read_state(current)
+                # a parameter is read in its widest dtype, which its mirror in a narrower one is rounded from
+                self._values[current] = round_to(self._executable.read_state(current), self._graph.types[current].dtype)
                 continue
             node = self._graph.producers[current]
             missing = [item for item in node.operands if item is not None and not self._known(item)]

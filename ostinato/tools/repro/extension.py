@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ostinato.extending import Extension
+from ostinato.ir.checks import shown
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.tools.compare.functions import named_function
 
@@ -28,8 +29,8 @@ def extended(name: str) -> Iterator[None]:
         added = function()
     except OstinatoError:
         raise
-    except Exception as error:  # the function is the user's, and may raise anything
-        raise ConfigError(f"it raised {type(error).__name__}: {error}", node=name, hint=_HINT) from error
+    except (Exception, SystemExit) as error:  # the function is the user's, and may raise anything
+        raise ConfigError(f"it raised {shown(error)}", node=name, hint=_HINT) from error
     if not isinstance(added, Extension):
         raise ConfigError(f"it gave {type(added).__name__}", node=name, hint=_HINT)
     with added:

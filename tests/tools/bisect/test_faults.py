@@ -15,11 +15,14 @@ from ostinato.backend_hip.device import HostDevice
 from ostinato.ir.graph import GraphInput
 from ostinato.passes.rewrite import Names, fused_input
 from ostinato.tools.bisect.decisions import Decisions
+from ostinato.tools.bisect.report import BisectReport
 from ostinato.tools.bisect.show import show_bisection
 from ostinato.tools.bisect.steps import Seen
+from ostinato.tools.compare.judgement import SENSITIVE, TOLERANCE
+from ostinato.tools.compare.workload import make_workload
 from ostinato.tools.console import output
 from ostinato.tools.repro.run import repro
-from tests.faults import FAULTS, Bench, Fault, found, nondeterminism, wrong_kernel
+from tests.faults import FAULTS, Bench, Fault, Planted, found, nondeterminism, wrong_kernel
 from tests.frontend.small_families import small_model
 
 NOTHING = Decisions((), lambda kept: pytest.fail("there is nothing to make"), {})
@@ -32,10 +35,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(small_model("llama", tmp_path_factory.mktemp("llama"), 5), HostDevice(threads=1))
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_a_planted_fault_is_named_and_reduced(
-    fault: Fault, bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fault: Fault, precision: str, bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bench = replace(bench, options={"precision": precision})
     with fault.plant(bench) as planted:
         report = bench.bisect(planted, output=tmp_path / "bundle")
         said = found(report, planted)
@@ -62,7 +67,7 @@ def test_a_row_is_named_in_every_mode(seen: bool, bench: Bench, monkeypatch: pyt
     """Because a walk over the steps sees it, or, where nothing was seen, by leaving out halves of the rows."""
     if not seen:
         monkeypatch.setattr("ostinato.tools.bisect.culprits.walked", lambda *executable: Seen("", 0))
-        monkeypatch.setattr("ostinato.tools.bisect.culprits.first_step", lambda *sides, exact: None)
+        monkeypatch.setattr("ostinato.tools.bisect.culprits.first_step", lambda *sides: None)
         monkeypatch.setattr("ostinato.tools.bisect.without.passes_of", lambda side: (NOTHING, (), lambda count: side))
     with wrong_kernel(bench) as planted:
         report = bench.bisect(replace(planted, right=bench.side("eager", mode="eager")))
@@ -77,6 +82,54 @@ def test_sides_that_agree_are_said_to(bench: Bench) -> None:
         report = ost.bisect(bench.model, bench.side(left, mode=left), side, tokens=8)
         assert (report.ok, report.verdict, report.culprits, report.trials) == (True, "agree", (), 0)
         assert (report.absolute == 0) == (left != "reference")
+
+
+def test_few_rows_may_be_sensitive_as_they_may_to_compare(bench: Bench) -> None:
+    """A quarter of the rows of outputs may be off by more than usual, unless a tolerance is given."""
+    shape: dict[str, Any] = {"buckets": {"B": [4], "T": [8]}, "context": 16}
+    every = bench.compiled(mode="eager", logits="all", **shape)
+    planned = bench.side("planned", mode="planned")
+    usual = bench.bisect(Planted(bench.model, "reference", planned, "", ()), **shape).absolute / SENSITIVE
+    rows = sum(step.valid_rows for step in make_workload(bench.compiled(**shape), tokens=bench.tokens, seed=0))
+    assert rows >= 8
+
+    def report(times: float, few: int, tolerance: float | None = None) -> BisectReport:
+        """Beside a function whose last row of so many sequences is off by `times` of what is usual."""
+        asked: list[bytes] = []
+
+        def left(ids: np.ndarray) -> np.ndarray:
+            asked.extend([ids.tobytes()] if ids.tobytes() not in asked else [])
+            found: np.ndarray = every([ids.tolist()])["logits"][0].copy()
+            found[-1, 3] += times * usual if asked.index(ids.tobytes()) < few else 0.0
+            return found
+
+        return ost.bisect(bench.model, left, planned, tolerance=tolerance, tokens=bench.tokens, **shape)
+
+    assert report(0.9, 4).ok
+    assert report(4.0, rows // 4).ok
+    assert not report(4.0, rows // 4 + 1).ok
+    assert not report(4.0, 1, TOLERANCE["f32"]).ok
+    assert report(4.0, 4, 5 * TOLERANCE["f32"]).ok
+
+
+def test_a_tolerance_decides_what_a_difference_is(bench: Bench) -> None:
+    sides = bench.side("reference", mode="reference"), bench.side("planned", mode="planned")
+    report = ost.bisect(bench.model, *sides, tokens=8, tolerance=0)
+    assert (report.ok, report.verdict, report.absolute) == (False, "mismatch", 0.0)
+    assert report.first_step
+    with wrong_kernel(bench) as planted:
+        assert bench.bisect(planted, tolerance=100.0).ok
+    with pytest.raises(ost.ConfigError, match="tolerance is -1"):
+        ost.bisect(bench.model, tolerance=-1)
+
+
+def test_without_a_culprit_it_is_said_that_there_is_no_bundle(bench: Bench, tmp_path: Path) -> None:
+    sides = bench.side("eager", mode="eager"), bench.side("strict", mode="planned", policy="strict")
+    report = ost.bisect(bench.model, *sides, tokens=8, tolerance=0, output=tmp_path / "bundle")
+    assert not report.ok
+    assert (report.culprits, report.bundle) == ((), None)
+    assert "no culprit" in report.unreduced
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_function_of_the_users_is_a_left_side(bench: Bench) -> None:

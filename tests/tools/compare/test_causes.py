@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,10 @@ def test_every_planted_fault_is_known_here() -> None:
     assert {fault.name for fault in FAULTS} == set(NAMED)
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_named(fault: Fault, bench: Bench) -> None:
+def test_a_planted_fault_is_named(fault: Fault, precision: str, bench: Bench) -> None:
+    bench = replace(bench, options={"precision": precision})
     with fault.plant(bench) as planted:
         report = compared(bench, planted)
     assert not report.ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,17 @@ def test_an_encoder_gives_one_embedding_a_text(tmp_path: Path) -> None:
     assert report.ok, str(report)
 
 
+class Untold(Exception):
+    """An error without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+    @staticmethod
+    def raised(ids: Array) -> Array:
+        raise Untold
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -106,6 +118,8 @@ def test_an_encoder_gives_one_embedding_a_text(tmp_path: Path) -> None:
         (lambda ids: np.zeros((len(ids), 4), np.complex64), "expected floats"),
         (lambda ids: "logits", "gave str"),
         (lambda ids: 1 // 0, "raised ZeroDivisionError"),
+        (lambda ids: sys.exit(0), "raised SystemExit"),
+        (Untold.raised, "raised Untold"),
     ],
 )
 def test_what_breaks_the_contract_is_refused(function: Callable[[Array], Any], said: str) -> None:
@@ -121,12 +135,15 @@ def test_a_function_is_named_in_a_file_or_a_module(tmp_path: Path) -> None:
     file.write_text("def forward(ids):\n    return ids\n", encoding="utf-8")
     assert named_function(f"{file}:forward")(3) == 3
     assert named_function("json:dumps")(3) == "3"
+    ends = tmp_path / "ends_the_process.py"
+    ends.write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
     for text in (
         "json",
         "json:nothing",
         f"{file}:nothing",
         "no_such_module_here:f",
         str(tmp_path / "absent.py:f"),
+        f"{ends}:forward",
         ":f",
     ):
         with pytest.raises(ost.ConfigError):

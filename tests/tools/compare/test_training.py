@@ -84,3 +84,6 @@ def test_a_step_with_bf16_weights_is_judged_as_such(tmp_path: Path) -> None:
     report = compare(make(checkpoint("llama", tmp_path, num_hidden_layers=1), precision="bf16"), replays=1)
     assert report.ok, str(report)
     assert {side.precision for side in report.sides} == {"bf16"}
+    (table,) = report.operators
+    assert {"matmul", "adamw", "attention_causal_backward"} <= {row.op for row in table.rows}
+    assert all(not row.outside for row in table.rows), "parameters are kept in f32, and computed with in bf16"
