@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from ostinato.backend_hip import _native
+from ostinato.backend_hip.emulator.machine import EmulatedGpu
 from ostinato.backend_hip.hip_device import HipDevice
 from ostinato.ir.errors import ConfigError, LifecycleError, NonFiniteLoss
 from ostinato.passes.training_graph import Updates
@@ -76,6 +78,34 @@ def test_a_captured_step_is_one_graph_and_an_event_makes_it_two(gpu: HipDevice, 
         exe.on_gradient_ready("up", lambda ready: None)
     exe.drop_gradient_event("embed")
     assert exe.submissions == 1
+
+
+@pytest.mark.parametrize("mode", ["planned", "captured"])
+def test_work_of_another_stream_waits_for_a_gradient(
+    mode: str, gpu: HipDevice, programs: dict[str, Program], machine: EmulatedGpu
+) -> None:
+    """What waits on the event finds the gradient of the step before it; what does not finds it only where the card happens to be so far."""
+    program = program_for(gpu, programs)
+    exe, plain = make(mode, program=program, device=gpu), make("eager", program=program, device=gpu)
+    event, stream = exe.gradient_event("up"), _native.Stream(gpu.native, non_blocking=True)
+    with pytest.raises(LifecycleError, match="no step has recorded"):
+        event.wait_on(stream)
+    found, early = np.empty((8, 8), np.float32), set()
+    (address,) = {row.address for row in exe.addresses().of("grad.up")}
+    for seed in range(12):
+        machine.seed(seed, eagerness=0)
+        exe.step(batch(seed))
+        waits = seed % 2 == 0
+        if waits:
+            event.wait_on(stream)
+        _native.copy_async(found.ctypes.data, None, address, gpu.native, found.nbytes, stream)
+        stream.synchronize()
+        plain.step(batch(seed)).wait()
+        if waits:
+            np.testing.assert_array_equal(found, plain.gradient("up"))
+        else:
+            early.add(not np.array_equal(found, plain.gradient("up")))
+    assert True in early, "without the event nothing orders them"
 
 
 @pytest.mark.parametrize("mode", ["planned", "captured"])

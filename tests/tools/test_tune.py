@@ -178,6 +178,14 @@ def test_more_memory_is_refused(tiny: Path, other: Path, ledger: Ledger, grown: 
     assert not any(record.passed for record in timings(ledger))
 
 
+def test_a_ledger_that_cannot_be_written_is_refused_before_anything_is_run(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    machine = Machine()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        tuned(tiny, Ledger(tmp_path / "file" / "evidence"), machine)
+    assert machine.requests == []
+
+
 def test_an_interrupt_keeps_what_was_measured(tiny: Path, ledger: Ledger) -> None:
     def hook(request: Request, result: Result) -> Result:
         if len(machine.timed) == 4:

@@ -15,9 +15,9 @@ from ostinato.ir.evidence import Finding
 from ostinato.ir.selection_policy import SelectionPolicy
 from ostinato.ir.target import Level
 from ostinato.ir.types import Array
+from ostinato.passes.gated import weighed
 from ostinato.passes.pipeline import pipeline
 from ostinato.passes.policy import BALANCED, FAST, STRICT, Policy
-from ostinato.passes.runner import omitted
 from ostinato.saving.facts import environment_of
 from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import PLAIN, candidates_for, lowered_with
@@ -86,7 +86,8 @@ def test_what_passed_its_gate_is_what_balanced_uses(tmp_path: Path, monkeypatch:
         )  # fmt: skip
 
     def held(policy: Policy) -> set[str]:
-        return set(omitted(pipeline(), device.target, policy))
+        found = weighed(pipeline(), device.target, policy)
+        return {name for name, verdict in found.items() if verdict.finding is Finding.VALIDATED}
 
     names = ("fuse_swiglu=off", "no_such_pass=off", policy.identity, "few_rows:linear@no_such_row[0..1]")
     stale = environment.model_copy(update={"kernel_hash": "older"})

@@ -184,7 +184,7 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """The checkpoints there are, oldest first."""
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             return []
         found = [(path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir()]
         known = [(int(match[1]), int(match[2] or 0), path) for path, match in found if match and path.is_dir()]

@@ -61,8 +61,9 @@ class GradientEvent:
         if self._event is not None:
             self._event.synchronize()
 
-    def wait_on(self, stream: Any) -> None:
-        """What is submitted to a stream of the device from now on runs behind it. Nothing where the device works while it is called."""
+    def wait_on(self, stream: DeviceStream) -> None:
+        """What is submitted to a stream of the device (`open_stream`) from now on runs behind it. Nothing where the device works while it is called. Raises
+        `LifecycleError` before the first step."""
         self._require()
         if self._event is not None:
             self._event.wait(stream)

@@ -49,10 +49,14 @@ class Options(Report):
     preferences: tuple[SelectionPolicy, ...] = ()
     solutions: bool = False
 
+    @property
+    def policy(self) -> Policy:
+        """Policy `balanced` with these selection policies and no others."""
+        return Policy(BALANCED.name, promotion=Promotion.NONE, preferences=self.preferences)
+
     def pipeline(self, precision: str) -> PipelineOptions:
         """As the compiler takes them."""
-        policy = Policy(BALANCED.name, promotion=Promotion.NONE, preferences=self.preferences)
-        return PipelineOptions(precision, frozenset(self.disable), RowChoice(policy=policy))
+        return PipelineOptions(precision, frozenset(self.disable), RowChoice(policy=self.policy))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,13 @@ import typer
 from ostinato.backend_hip.evidence.gates import PAIRS
 from ostinato.backend_hip.evidence.ledger import Ledger, shipped_records
 from ostinato.backend_hip.vendor_screen import MOST_CANDIDATES
+from ostinato.frontend.model import Model
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
 from ostinato.saving.facts import environment_of
 from ostinato.stages import open_device, open_model
 from ostinato.tools.console import emit_json, output, progress
-from ostinato.tools.evidence.measure import Setting
+from ostinato.tools.evidence.measure import Setting, training_setting
 from ostinato.tools.evidence.screening import screen_model, show_screening
 from ostinato.tools.evidence.shelf import Shelf, environments, open_shelf
 from ostinato.tools.evidence.show import show_export, show_list, show_prune, show_record
@@ -34,9 +36,14 @@ from ostinato.tools.options import (
     SeedOption,
     ThreadsOption,
     chosen_model,
+    refuse_unread,
 )
+from ostinato.tools.train.job import is_run
 
 __all__ = ["evidence_commands"]
+
+_OF_A_RUN = {"model", "model_option", "only", "pairs", "seconds", "as_json"}
+"""Parameters that are read where a training run is tuned; its file says the others."""
 
 WorkloadsOption = Annotated[
     str, typer.Option("--workloads", help="Decode steps of N rows (dN) and prefills of N tokens (pN).")
@@ -199,6 +206,7 @@ def validate_command(
 
 
 def tune_command(
+    invocation: typer.Context,
     model: ModelArgument = None,
     model_option: ModelOption = None,
     only: Annotated[
@@ -215,7 +223,7 @@ def tune_command(
         int, typer.Option("--pairs", min=1, help=f"Pairs of fresh processes; a gate counts {PAIRS} and more.")
     ] = 5,
     seconds: Annotated[
-        float, typer.Option("--time", min=0.01, metavar="SECONDS", help="For each workload in a process.")
+        float, typer.Option("--time", min=0.01, max=3600.0, metavar="SECONDS", help="For each workload in a process.")
     ] = 1.0,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
@@ -225,18 +233,25 @@ def tune_command(
     """Measure what there is to choose on whole-model runs, record it, and hold it against the gate of defaults.
 
     Each optional pass is left out, and each other validated row put first, beside the default. Outputs are checked before anything is timed. What passes the
-    gate is used by policy balanced on this machine. Ctrl-C keeps what was measured.
+    gate is used by policy balanced on this machine. Ctrl-C keeps what was measured. With the configuration of a training run in the place of the model it is
+    the whole step of that run which is measured.
 
     Example: ostinato evidence tune smollm2 --only fuse_ --pairs 9
+
+    Example: ostinato evidence tune run.toml --only fuse_updates
     """
     name = chosen_model(model, model_option)
-    asked = parse_workloads(workloads)
-    opened = open_device(device, threads)
-    setting = Setting(name, device, threads, precision, asked, pairs, seconds)
-    with progress(as_json) as steps:
+    if is_run(name):
+        refuse_unread(invocation, f"{name} is a training run", _OF_A_RUN, "write them into its file")
+        source: AbstractContextManager[tuple[Setting, Model]] = training_setting(Path(name), pairs, seconds)
+    else:
+        asked = Setting(name, device, threads, precision, parse_workloads(workloads), pairs, seconds)
+        source = nullcontext((asked, open_model(name)))
+    with source as (setting, opened_model), progress(as_json) as steps:
+        opened = open_device(setting.device, setting.threads)
         report = tune(
             setting,
-            open_model(name),
+            opened_model,
             opened,
             environment_of(opened),
             Ledger(),

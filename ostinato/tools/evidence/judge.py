@@ -1,8 +1,10 @@
-"""Whether a candidate's logits are right: equal to the baseline's, or within the tolerance that a program of this precision has.
+"""Whether a candidate's outputs are right: equal to the baseline's, or within the tolerance that a program of this precision has.
 
 The oracle is the numpy reference of the model in f32. A candidate's root mean square error against it is at most twice the baseline's (or 4 units in the last
-place of the largest logit), its largest error within `TOLERANCE`. On the inputs that are timed, which are too many for numpy, candidate and
-baseline may be apart by no more than both may be off. A value that is not finite is an error everywhere.
+place of the largest logit), its largest error within the tolerance of `compare` (`tolerance_of`), in standard deviations of the logits. Ids are of chance, so
+that no row may be more sensitive, as few may be there. On the inputs that are timed, which are too many for numpy, candidate and baseline may be apart by no
+more than both may be off. A value that is not finite is an error everywhere. What a training step leaves is held to the same tensor by tensor: the error of
+one is its length, as a part of the tensor's.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ import numpy as np
 
 from ostinato.ir.types import Array
 from ostinato.tools.compare.differences import bits_equal
+from ostinato.tools.compare.judgement import tolerance_of
 from ostinato.tools.evidence.workloads import Workload
 
-__all__ = ["FULL", "TOLERANCE", "Outputs", "baseline_problem", "judge_outputs"]
+__all__ = ["FULL", "Outputs", "baseline_problem", "judge_outputs"]
 
 Outputs = Literal["equal", "within tolerance", "outside tolerance"]
 FULL = "{}.full"
-"""How the logits of a workload's timed inputs are called."""
-TOLERANCE = {"f32": 2e-4, "bf16": 1e-1}
-"""In standard deviations of the logits. Ids are of chance, so that f32 is held nearer than by `compare`, whose unusual ids are harder."""
+"""How the outputs of a workload's timed inputs are called."""
 _TIMES = 2.0
 _ULPS = 4
 
@@ -32,45 +33,63 @@ def judge_outputs(
 ) -> tuple[Outputs, str]:
     """The verdict on one workload, and what is wrong where something is. `baseline` and `candidate` have arrays for the workload and its `FULL`."""
     names = (str(workload), FULL.format(workload))
+    what, one = _words(workload)
     if all(bits_equal(baseline[name], candidate[name]) for name in names):
         return "equal", ""
     for name in names:
         if baseline[name].shape != candidate[name].shape:
-            return "outside tolerance", f"its logits are {candidate[name].shape}, the baseline's {baseline[name].shape}"
+            return "outside tolerance", f"its {what} are {candidate[name].shape}, the baseline's {baseline[name].shape}"
         if not np.isfinite(candidate[name]).all():
-            return "outside tolerance", "some of its logits are not finite"
-    oracle = reference.astype(np.float64)
-    mine, theirs = (found[names[0]].astype(np.float64) - oracle for found in (candidate, baseline))
-    spread, largest = float(oracle.std()), float(np.abs(oracle).max(initial=0.0))
+            return "outside tolerance", f"some of its {what} are not finite"
+    mine, theirs = (_errors(workload, found[names[0]], reference) for found in (candidate, baseline))
+    spread, largest = _scale(workload, reference)
     rms, limit = _rms(mine), max(_TIMES * _rms(theirs), _ULPS * float(np.spacing(np.float32(largest))))
     if not rms <= limit:
-        return "outside tolerance", f"its logits are off by {rms:.3g} on average, at most {limit:.3g} is allowed"
-    allowed = _tolerance(precision) * spread
+        return "outside tolerance", f"its {what} are off by {rms:.3g} on average, at most {limit:.3g} is allowed"
+    allowed = tolerance_of((precision,)) * spread
     if not (worst := float(np.abs(mine).max(initial=0.0))) <= allowed:
-        return "outside tolerance", f"a logit is off by {worst:.3g}, at most {allowed:.3g} is allowed"
-    full = [found[names[1]].astype(np.float64) for found in (candidate, baseline)]
-    apart, allowed = float(np.abs(full[0] - full[1]).max(initial=0.0)), 2 * _tolerance(precision) * float(full[1].std())
+        return "outside tolerance", f"{one} is off by {worst:.3g}, at most {allowed:.3g} is allowed"
+    full = [found[names[1]] for found in (candidate, baseline)]
+    apart = float(np.abs(_errors(workload, *full)).max(initial=0.0))
+    allowed = 2 * tolerance_of((precision,)) * _scale(workload, full[1])[0]
     if not apart <= allowed:
         return (
             "outside tolerance",
-            f"on the timed inputs a logit is {apart:.3g} from the baseline's, {allowed:.3g} is allowed",
+            f"on the timed inputs {one} is {apart:.3g} from the baseline's, {allowed:.3g} is allowed",
         )
     return "within tolerance", ""
 
 
 def baseline_problem(workload: Workload, reference: Array, baseline: Mapping[str, Array], precision: str) -> str:
-    """What is wrong with the baseline's own logits; empty where nothing is."""
-    found, full = baseline[str(workload)].astype(np.float64), baseline[FULL.format(workload)]
-    worst = float(np.abs(found - reference).max(initial=0.0))
-    allowed = _tolerance(precision) * float(reference.astype(np.float64).std())
+    """What is wrong with the baseline's own outputs; empty where nothing is."""
+    what, one = _words(workload)
+    worst = float(np.abs(_errors(workload, baseline[str(workload)], reference)).max(initial=0.0))
+    allowed = tolerance_of((precision,)) * _scale(workload, reference)[0]
     if not worst <= allowed:
-        return f"a logit is off by {worst:.3g}, at most {allowed:.3g} is allowed"
-    return "" if np.isfinite(full).all() else "some logits are not finite"
+        return f"{one} is off by {worst:.3g}, at most {allowed:.3g} is allowed"
+    return "" if np.isfinite(baseline[FULL.format(workload)]).all() else f"some {what} are not finite"
 
 
-def _tolerance(precision: str) -> float:
-    """In standard deviations; whatever rounds to bf16 somewhere is judged as bf16."""
-    return TOLERANCE["f32" if precision == "f32" else "bf16"]
+def _errors(workload: Workload, found: Array, expected: Array) -> Array:
+    """How far each logit is off; or of a training step, whose rows are tensors, each tensor by its length."""
+    apart = found.astype(np.float64) - expected
+    if workload.kind != "t":
+        return np.asarray(apart)
+    lengths, off = (np.sqrt(np.square(rows).sum(axis=1)) for rows in (expected.astype(np.float64), apart))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(off == 0, 0.0, off / lengths))
+
+
+def _scale(workload: Workload, values: Array) -> tuple[float, float]:
+    """What errors are measured by, and the largest value; 1 and 1 where errors are parts of a tensor's length."""
+    if workload.kind == "t":
+        return 1.0, 1.0
+    return float(values.astype(np.float64).std()), float(np.abs(values).max(initial=0.0))
+
+
+def _words(workload: Workload) -> tuple[str, str]:
+    """How all outputs are called, and the one that is furthest off."""
+    return ("values", "a tensor") if workload.kind == "t" else ("logits", "a logit")
 
 
 def _rms(values: Array) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,33 @@ from ostinato.frontend.model import Model
 from ostinato.ir.errors import OstinatoError, PlanError
 from ostinato.ir.types import Array
 from ostinato.runtime.device import Device
-from ostinato.tools.evidence.candidates import PLAIN, Candidate, Options, differing, lowered_with, refusal_of
+from ostinato.stages import Entries
+from ostinato.tools.evidence.candidates import (
+    PLAIN,
+    Candidate,
+    Lowering,
+    Options,
+    differing,
+    lowered_with,
+    refusal_of,
+)
 from ostinato.tools.evidence.judge import Outputs, baseline_problem, judge_outputs
 from ostinato.tools.evidence.processes import Runner
 from ostinato.tools.evidence.report import CandidateReport, Outcome, RunReport
 from ostinato.tools.evidence.texts import fingerprint, label_of, without_paths
+from ostinato.tools.evidence.training import (
+    decoding_entries,
+    described,
+    has_bf16_moments,
+    training_entries,
+    training_model,
+    workload_of,
+)
 from ostinato.tools.evidence.trial import Request, Result
 from ostinato.tools.evidence.workloads import Workload, entries_of
+from ostinato.tools.train.config import TrainConfig
 
-__all__ = ["Measurement", "Setting"]
+__all__ = ["Measurement", "Setting", "training_setting"]
 
 Logits = Mapping[str, Array]
 Told = Callable[[str, float], None]
@@ -34,7 +54,8 @@ Told = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how trials run: the model and the device by name, how many pairs of processes, and for how long each workload is timed in one."""
+    """Where and how trials run: the model and the device by name, how many pairs of processes, and for how long each workload is timed in one. `training` is
+    the file of the training run whose step is measured, `config` what it says."""
 
     model: str
     device: str
@@ -43,11 +64,25 @@ class Setting:
     workloads: tuple[Workload, ...]
     pairs: int
     seconds: float
+    training: str = ""
+    config: TrainConfig | None = None
 
     def request(self, options: Options, **fields: Any) -> Request:
         names = ",".join(map(str, self.workloads))
         common = {"model": self.model, "device": self.device, "threads": self.threads, "precision": self.precision}
-        return Request.model_validate({**common, "workloads": names, "options": options, **fields})
+        common = {**common, "workloads": names, "training": self.training}
+        return Request.model_validate({**common, "options": options, **fields})
+
+
+@contextmanager
+def training_setting(path: Path, pairs: int, seconds: float) -> Iterator[tuple[Setting, Model]]:
+    """How the step of the training run in a file is measured, and the model that the run begins with. Raises what `training_model` raises."""
+    with training_model(path) as (config, name, model):
+        train, workloads = config.train, (workload_of(config),)
+        yield (
+            Setting(name, train.device, train.threads, train.precision, workloads, pairs, seconds, str(path), config),
+            model,
+        )
 
 
 @dataclass
@@ -73,27 +108,39 @@ class Measurement:
         runner: Runner,
         folder: Path,
     ) -> None:
-        """`folder` is for outputs of trials while this is in use. Raises what `entries_of` and lowering the baseline raise."""
+        """`folder` is for outputs of trials while this is in use. Raises what tracing the entries and lowering the baseline raise."""
         self._setting, self._device, self._environment = setting, device, environment
         self._ledger, self._run, self._folder = ledger, runner, folder
         self._subject, self.label = fingerprint(model), label_of(setting.model, model)
-        self._entries = entries_of(model, setting.workloads, setting.precision)
         self.precision = model.precision(setting.precision)
         self.threads = 0 if device.captures else device.threads
-        self.plain = lowered_with(PLAIN, self._entries, self._device.target, self.precision)
+        self._how = self._rounding = self.precision
+        self._others: Entries = {}  # what else runs with the choices that pass, and these runs say nothing of
+        if setting.config is None:
+            self._entries = entries_of(model, setting.workloads, setting.precision)
+        else:
+            self._entries = training_entries(setting.config, model)
+            self._others = decoding_entries(setting.config, model)
+            self._how = f"{self.precision} {described(setting.config)}"
+            if has_bf16_moments(setting.config):
+                self._rounding = "bf16"  # outputs are judged by it, and moments are among them
+        self.plain = self._lowered(PLAIN, self._entries)
         self._truth: tuple[Logits, Logits] | None = None
         self._checked = Result()
         self.recorded = 0
 
     def candidate(self, candidate: Candidate, told: Told) -> CandidateReport:
-        """The report on a candidate, which is recorded too unless it changes nothing. Raises `PlanError` where the baseline itself is wrong."""
+        """The report on a candidate, which is recorded too unless it changes nothing, or more than these runs say anything of. Raises `PlanError` where the
+        baseline itself is wrong."""
         try:
-            lowering = lowered_with(candidate, self._entries, self._device.target, self.precision)
+            lowering, others = (self._lowered(candidate, entries) for entries in (self._entries, self._others))
         except OstinatoError as error:
             return self._refused(candidate, self._setting.workloads, error.message)
+        changed = differing(self.plain, candidate, lowering, self._device.target)
+        if self._others and changed and differing(self._plain_others, candidate, others, self._device.target):
+            return CandidateReport(name=candidate.name, state="shared", reason="", runs=(), gate=None)
         if reason := refusal_of(candidate, lowering, self._device.target):
             return self._refused(candidate, self._setting.workloads, reason)
-        changed = differing(self.plain, candidate, lowering, self._device.target)
         workloads = tuple(workload for workload in self._setting.workloads if str(workload) in changed)
         if not workloads:
             return CandidateReport(name=candidate.name, state="no change", reason="", runs=(), gate=None)
@@ -104,7 +151,7 @@ class Measurement:
             return self._refused(candidate, workloads, checked.error)
         mine = self._logits("candidate")
         verdicts = {
-            workload: judge_outputs(workload, oracle[str(workload)], baseline, mine, self.precision)
+            workload: judge_outputs(workload, oracle[str(workload)], baseline, mine, self._rounding)
             for workload in workloads
         }
         wrong = [
@@ -122,6 +169,13 @@ class Measurement:
         records = [self._record(candidate, workload, *verdicts[workload], pairs) for workload in workloads]
         return self._kept(candidate, state, records, pairs)
 
+    def _lowered(self, candidate: Candidate, entries: Entries) -> Lowering:
+        return lowered_with(candidate, entries, self._device.target, self.precision)
+
+    @cached_property
+    def _plain_others(self) -> Lowering:
+        return self._lowered(PLAIN, self._others)
+
     def _oracle(self, told: Told) -> tuple[Logits, Logits]:
         """Logits of the reference and of the baseline, which is right or nothing is timed."""
         if self._truth is None:
@@ -137,7 +191,7 @@ class Measurement:
                 )
             oracle, baseline = self._logits("oracle"), self._logits("baseline")
             for workload in self._setting.workloads:
-                problem = baseline_problem(workload, oracle[str(workload)], baseline, self.precision)
+                problem = baseline_problem(workload, oracle[str(workload)], baseline, self._rounding)
                 if problem:
                     hint = "`ostinato compare` names the first node that differs"
                     raise PlanError(
@@ -189,7 +243,7 @@ class Measurement:
             "scope": "model",
             "subject": self._subject,
             "label": self.label,
-            "workload": f"{workload} {self.precision}{place}",
+            "workload": f"{workload} {self._how}{place}",
         }
         draft = TimingRecord.made(**common, **{**fields, "passed": False})
         problems = [text for _, text in run_problems(draft)]

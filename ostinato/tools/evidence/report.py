@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 State = Literal["current", "failed", "rejected", "stale", "elsewhere"]
-Outcome = Literal["measured", "refused", "no change", "interrupted"]
+Outcome = Literal["measured", "refused", "no change", "shared", "interrupted"]
 Origin = Literal["shipped", "yours", "file"]
 
 
@@ -133,7 +133,8 @@ class RunReport(Report):
 
 
 class CandidateReport(Report):
-    """A candidate: measured, refused before anything was timed, one that changes nothing in these programs, or interrupted before it was measured."""
+    """A candidate: measured, refused before anything was timed, one that changes nothing in these programs, interrupted before it was measured, or of a
+    training run one that is `shared`: it changes how the model decodes too, of which runs of training say nothing."""
 
     name: str
     state: Outcome

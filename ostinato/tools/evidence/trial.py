@@ -28,23 +28,20 @@ from ostinato.runtime.options import settle_route
 from ostinato.stages import open_device, open_model
 from ostinato.tools.evidence.candidates import Options
 from ostinato.tools.evidence.judge import FULL
-from ostinato.tools.evidence.workloads import (
-    checked_outputs,
-    entries_of,
-    full_outputs,
-    parse_workloads,
-    seconds_of,
-)
+from ostinato.tools.evidence.training import TrainingWork, workload_of
+from ostinato.tools.evidence.workloads import DecoderWork, Work, Workload, entries_of, parse_workloads
 from ostinato.tools.report import Report
+from ostinato.tools.train.config import read_config
 
 __all__ = ["Request", "Result", "Run", "run_trial"]
 
 
 class Request(Report):
     """What to run where. `mode`: "auto", or "reference" for the oracle. `seconds` is what each workload is timed for, 0 for not at all; `outputs` names a
-    file that takes the logits of each workload (.npz), empty for none."""
+    file that takes what each workload gives (.npz), empty for none. `training`: the file of a training run, whose step trains `model`; empty where none is."""
 
     model: str
+    training: str = ""
     device: str
     threads: int
     isa: str = "auto"
@@ -57,7 +54,7 @@ class Request(Report):
 
 
 class Run(Report):
-    """A workload as it was run: seconds a step, None where nothing was timed, and a hash of the logits of the timed step."""
+    """A workload as it was run: seconds a step, None where nothing was timed, and a hash of what the timed step gives."""
 
     workload: str
     seconds: float | None
@@ -75,16 +72,10 @@ class Result(Report):
 
 def run_trial(request: Request, opened: Device | None = None) -> Result:
     """Compiles, runs and measures in this process, on the device that is named or on one that is open. Raises what compiling and running raise."""
-    workloads = parse_workloads(request.workloads)
     device = opened or open_device(request.device, request.threads, request.isa)
     if isinstance(device, HipDevice):
         vendor_choices(device.native, device.kernels.cache.folder).use_solutions = request.options.solutions
-    model = open_model(request.model)
-    entries = entries_of(model, workloads, request.precision)
-    precision = model.precision(request.precision)
-    program = plan_text_program(entries, device.target, request.options.pipeline(precision))
-    executable = load_program(program, settle_route(device, request.mode), kind=TextExecutable)
-    executable.prewarm()
+    workloads, work = _loaded(request, device)
     alone = not device.captures and device.threads == 1  # CPU time leaves out moments when others held the core
     clock = time.process_time if alone else time.perf_counter
     kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
@@ -92,23 +83,41 @@ def run_trial(request: Request, opened: Device | None = None) -> Result:
     for workload in workloads:
         digest, seconds = "", None
         if request.outputs:
-            kept[str(workload)] = checked_outputs(executable, workload)
+            kept[str(workload)] = work.checked(workload)
         if request.mode != "reference":
-            logits = full_outputs(executable, workload)
-            digest = hashlib.sha256(np.ascontiguousarray(logits).tobytes()).hexdigest()
+            outputs = work.full(workload)
+            digest = hashlib.sha256(np.ascontiguousarray(outputs).tobytes()).hexdigest()
             if request.outputs:
-                kept[FULL.format(workload)] = logits
+                kept[FULL.format(workload)] = outputs
         if request.seconds > 0:
-            seconds = seconds_of(executable, workload, request.seconds, clock)
+            seconds = work.seconds(workload, request.seconds, clock)
         runs.append(Run(workload=str(workload), seconds=seconds, digest=digest))
     if request.outputs:
         np.savez(request.outputs, **kept)  # type: ignore[arg-type]
-    memory = executable.memory
+    if request.mode == "reference":  # nobody asks what it takes, and a whole training step would be loaded to say so
+        return Result(runs=tuple(runs))
+    memory = work.memory
     return Result(
         runs=tuple(runs),
         arena_bytes=memory.arena,
         peak_bytes=_peak_bytes() + (memory.total if device.captures else 0),
     )
+
+
+def _loaded(request: Request, device: Device) -> tuple[tuple[Workload, ...], Work]:
+    """The workloads of a request, and the program that runs them."""
+    model = open_model(request.model)
+    if request.training:
+        config = read_config(Path(request.training))
+        step = TrainingWork(config, model, device, request.precision, request.mode, request.options)
+        return (workload_of(config),), step
+    workloads = parse_workloads(request.workloads)
+    entries = entries_of(model, workloads, request.precision)
+    precision = model.precision(request.precision)
+    program = plan_text_program(entries, device.target, request.options.pipeline(precision))
+    executable = load_program(program, settle_route(device, request.mode), kind=TextExecutable)
+    executable.prewarm()
+    return workloads, DecoderWork(executable)
 
 
 def _peak_bytes() -> int:

@@ -1,4 +1,4 @@
-"""`ostinato evidence tune MODEL`: what there is to choose on this machine, measured on whole-model runs and held against the gate.
+"""`ostinato evidence tune MODEL`, or `RUN.toml`: what there is to choose on this machine, measured on whole-model runs and held against the gate.
 
 For each candidate in turn: its rows must be validated, its outputs right (`judge.py`), and only then is it timed: the baseline's process, the candidate's, and
 again in the other order, each fresh. What was found is recorded at once, so that an interrupt keeps what came before it; a candidate that was refused is
@@ -29,6 +29,12 @@ from ostinato.tools.evidence.report import CandidateReport, GateReport, RunRepor
 
 __all__ = ["show_tuning", "tune"]
 
+_UNTRIED = {
+    "no change": "the programs stay as they are with",
+    "shared": "they change how the model decodes too, and are tried on the model",
+}
+"""States of candidates of which nothing is recorded, and what they mean."""
+
 
 def tune(
     setting: Setting,
@@ -44,16 +50,17 @@ def tune(
 ) -> TuneReport:
     """Measures the candidates for a model, or those whose names have one of the texts of `only` in them; Ctrl-C ends it with what was measured so far.
 
-    `known` are the records besides the ledger's that the gate may look at. Raises `ConfigError` for workloads and names that are of no use, `PlanError` where
-    the baseline itself is wrong, and what lowering the baseline raises.
+    `known` are the records besides the ledger's that the gate may look at. Raises `ConfigError` for workloads and names that are of no use and for a ledger
+    that cannot be written, `PlanError` where the baseline itself is wrong, and what lowering the baseline raises.
     """
+    ledger.need_writable()
     begin, shown = time.perf_counter(), steps or Steps(None)
     shown.begin("looking for candidates")
     reports: list[CandidateReport] = []
     with tempfile.TemporaryDirectory() as folder:
         work = Measurement(setting, model, device, environment, ledger, runner, Path(folder))
         decode_rows = max((workload.rows for workload in setting.workloads if workload.kind == "d"), default=1)
-        screened = isinstance(device, HipDevice) and bool(solutions().read().records)
+        screened = setting.config is None and isinstance(device, HipDevice) and bool(solutions().read().records)
         tried = named(tuple(candidates_for(work.plain, device.target, decode_rows, screened=screened)), only)
         for number, candidate in enumerate(tried):
 
@@ -103,9 +110,9 @@ def show_tuning(report: TuneReport, console: Console) -> None:
             idle = dict.fromkeys(f"a run does not count, {why}" for _, why in each.gate.unused)
             verdict = "passed: balanced uses it here" if each.gate.passed else "; ".join((*each.gate.reasons, *idle))
             console.print(f"{each.name}: {verdict}", markup=False)
-    unchanged = [each.name for each in report.candidates if each.state == "no change"]
-    if unchanged:
-        console.print(f"the programs stay as they are with: {', '.join(unchanged)}", markup=False)
+    for state, text in _UNTRIED.items():
+        if names := [each.name for each in report.candidates if each.state == state]:
+            console.print(f"{text}: {', '.join(names)}", markup=False)
     bound = f"a gate passes where {MODELS} models gain {RATIO}x on the same workload"
     console.print(f"{many(report.recorded, 'record')} in {report.seconds:.0f} s; {bound}", markup=False)
     if report.interrupted:
@@ -140,6 +147,6 @@ def _unmeasured(name: str) -> CandidateReport:
 
 def _gated(report: CandidateReport, records: Sequence[Record], environment: Environment) -> CandidateReport:
     """With the verdict of the gate on all records there are."""
-    if report.state == "no change":
+    if report.state in _UNTRIED:
         return report
     return report.model_copy(update={"gate": GateReport.of(judge_policy(report.name, records, environment))})

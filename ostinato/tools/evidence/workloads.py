@@ -4,7 +4,8 @@ d1    decode steps of one row behind a prompt
 d8    the same of eight rows at once
 p128  a prefill of 128 tokens into an empty cache, logits of the last one
 
-All entries of the workloads are one program over the same weights, so that a candidate meets them as a user's program would.
+All entries of the workloads are one program over the same weights, so that a candidate meets them as a user's program would. Of a training run there is one
+workload, its step (`training.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -21,18 +23,19 @@ from ostinato.ir.types import Array
 from ostinato.planner.plan import EntryPlan
 from ostinato.runtime.batch import Piece, pack
 from ostinato.runtime.forward import TextExecutable
+from ostinato.runtime.memory import MemoryReport
 from ostinato.runtime.sampling_inputs import sampling_inputs
 from ostinato.stages import Entries, Traced, trace
 
 __all__ = [
     "DEFAULT_WORKLOADS",
+    "DecoderWork",
+    "Paced",
+    "Work",
     "Workload",
-    "checked_outputs",
     "entries_of",
-    "fill_state",
-    "full_outputs",
+    "median_seconds",
     "parse_workloads",
-    "seconds_of",
 ]
 
 DEFAULT_WORKLOADS = "d1,p128"
@@ -44,17 +47,20 @@ CHECKED_TOKENS, CHECKED_STEPS = 16, 3
 """Tokens of a prompt, and decode steps from an empty cache, whose logits are held against the reference: few, since the reference is numpy."""
 BURSTS = 5
 """Stretches of a process's time whose median counts."""
+Paced = Callable[[int, Callable[[], float]], float]
+"""Runs so many steps, and says the seconds of one by that clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`kind`: "d" for decode steps of `size` rows, "p" for a prefill of `size` tokens."""
+    """`kind`: "d" for decode steps of `size` rows, "p" for a prefill of `size` tokens, "t" for a training step of `size` sequences of `length` tokens."""
 
     kind: str
     size: int
+    length: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.size}"
+        return f"{self.kind}{self.size}{f'x{self.length}' if self.length else ''}"
 
     @property
     def rows(self) -> int:
@@ -98,7 +104,63 @@ def entries_of(model: Model, workloads: Sequence[Workload], precision: str) -> E
     return entries
 
 
-def fill_state(executable: TextExecutable) -> None:
+class Work(Protocol):
+    """A program with a candidate's options, loaded, as its workloads are run."""
+
+    @property
+    def memory(self) -> MemoryReport: ...
+
+    def checked(self, workload: Workload) -> Array:
+        """What is held against the reference, which is numpy: float32, of few tokens."""
+        ...
+
+    def full(self, workload: Workload) -> Array:
+        """What comes of the workload's first step as it is timed, float32."""
+        ...
+
+    def seconds(self, workload: Workload, seconds: float, clock: Callable[[], float]) -> float:
+        """Seconds a step: the median over some stretches of about `seconds` in all. Warms up first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWork:
+    """Logits of a decoder with one entry a workload."""
+
+    executable: TextExecutable
+
+    @property
+    def memory(self) -> MemoryReport:
+        return self.executable.memory
+
+    def checked(self, workload: Workload) -> Array:
+        """Logits of a few tokens in the entry of a workload, float32 [steps, rows, V]: of one short prompt, or of decode steps from an empty cache."""
+        self.executable.reset_state()
+        tokens = _tokens(self.executable, workload.rows, max(CHECKED_TOKENS, CHECKED_STEPS))
+        if workload.kind == "p":
+            count = min(CHECKED_TOKENS, workload.size)
+            return _logits(self.executable, workload, [Piece(0, tokens[0, :count], 0, True)])[None]
+        steps = []
+        for step in range(CHECKED_STEPS):
+            pieces = [Piece(row, tokens[row, step : step + 1], step, True) for row in range(workload.rows)]
+            steps.append(_logits(self.executable, workload, pieces))
+        return np.stack(steps)
+
+    def full(self, workload: Workload) -> Array:
+        """Logits of the workload's first step as it is timed: float32 [rows, V]."""
+        _fill_state(self.executable)
+        return _logits(self.executable, workload, _pieces(self.executable, workload))
+
+    def seconds(self, workload: Workload, seconds: float, clock: Callable[[], float]) -> float:
+        """`Work.seconds`."""
+        _fill_state(self.executable)
+        plan = self.executable.entries[str(workload)]
+        inputs = _inputs(self.executable, plan, _pieces(self.executable, workload))
+        paced = _decodes if workload.kind == "d" else _prefills
+        return median_seconds(paced(self.executable, plan.name, inputs), seconds, clock)
+
+
+def _fill_state(executable: TextExecutable) -> None:
     """Seeded numbers in every cache: what decode steps in the middle of a text find."""
     state = executable.regions.state
     for number, slot in enumerate(executable.program.plan.state):
@@ -106,41 +168,15 @@ def fill_state(executable: TextExecutable) -> None:
         state.write(values.astype(slot.type.dtype.numpy), slot.range.offset)
 
 
-def checked_outputs(executable: TextExecutable, workload: Workload) -> Array:
-    """Logits of a few tokens in the entry of a workload, float32 [steps, rows, V]: of one short prompt, or of decode steps from an empty cache."""
-    executable.reset_state()
-    tokens = _tokens(executable, workload.rows, max(CHECKED_TOKENS, CHECKED_STEPS))
-    if workload.kind == "p":
-        count = min(CHECKED_TOKENS, workload.size)
-        return _logits(executable, workload, [Piece(0, tokens[0, :count], 0, True)])[None]
-    steps = []
-    for step in range(CHECKED_STEPS):
-        pieces = [Piece(row, tokens[row, step : step + 1], step, True) for row in range(workload.rows)]
-        steps.append(_logits(executable, workload, pieces))
-    return np.stack(steps)
-
-
-def full_outputs(executable: TextExecutable, workload: Workload) -> Array:
-    """Logits of the workload's first step as it is timed: float32 [rows, V]."""
-    fill_state(executable)
-    return _logits(executable, workload, _pieces(executable, workload))
-
-
-def seconds_of(executable: TextExecutable, workload: Workload, seconds: float, clock: Callable[[], float]) -> float:
-    """Seconds a step: the median over some stretches of about `seconds` in all. Warms up first."""
-    fill_state(executable)
-    plan = executable.entries[str(workload)]
-    inputs = _inputs(executable, plan, _pieces(executable, workload))
-    run = _decodes(executable, plan.name, inputs) if workload.kind == "d" else _prefills(executable, plan.name, inputs)
+def median_seconds(run: Paced, seconds: float, clock: Callable[[], float]) -> float:
+    """Seconds a step of what `run` runs: the median over some stretches of about `seconds` in all. Warms up first."""
     run(1, clock)
     once = run(1, clock)
     count = max(1, min(STEPS, round(seconds / BURSTS / max(once, 1e-6))))
     return statistics.median(run(count, clock) for _ in range(BURSTS))
 
 
-def _decodes(
-    executable: TextExecutable, entry: str, inputs: dict[str, Array]
-) -> Callable[[int, Callable[[], float]], float]:
+def _decodes(executable: TextExecutable, entry: str, inputs: dict[str, Array]) -> Paced:
     """Seconds a step of so many steps that go on by themselves from the end of the prompt."""
 
     def run(count: int, clock: Callable[[], float]) -> float:
@@ -152,9 +188,7 @@ def _decodes(
     return run
 
 
-def _prefills(
-    executable: TextExecutable, entry: str, inputs: dict[str, Array]
-) -> Callable[[int, Callable[[], float]], float]:
+def _prefills(executable: TextExecutable, entry: str, inputs: dict[str, Array]) -> Paced:
     """Seconds a prefill of so many in a row."""
 
     def run(count: int, clock: Callable[[], float]) -> float:

@@ -7,8 +7,10 @@ without packages that others installed; another version of Python has other text
 from __future__ import annotations
 
 import json
+import os
 import sysconfig
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -89,19 +91,22 @@ def _found(config: TrainConfig, patterns: Sequence[str], key: str) -> list[Path]
     files: list[Path] = []
     for pattern in patterns:
         path = config.path(pattern)
-        if path.is_file():
-            files.append(path)
-            continue
-        place = path.parent
-        matches = (
-            sorted(file for file in place.glob(path.name) if file.is_file()) if path.name and place.is_dir() else []
-        )
+        matches = [path] if os.path.isfile(path) else _files_like(path)
         if not matches:
             raise ConfigError(f"{key}: there is no file {path}", hint="paths are relative to the configuration file")
         files += matches
     if not files:
         raise ConfigError(f"{key} is empty", hint="name at least one file")
     return files
+
+
+def _files_like(path: Path) -> list[Path]:
+    """The files whose names are like the pattern at the end of a path; none where its folder cannot be looked into."""
+    try:
+        beside = [path.parent / name for name in os.listdir(path.parent) if fnmatchcase(name, path.name)]
+    except OSError:
+        return []
+    return sorted(file for file in beside if os.path.isfile(file))
 
 
 def _conversations(path: Path) -> list[Any]:

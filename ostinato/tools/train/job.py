@@ -9,6 +9,7 @@ FOLDER/model            the trained model, a Hugging Face directory
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from ostinato.frontend.model import Model, load
 from ostinato.frontend.training import TrainingShape
 from ostinato.ir.errors import CapacityError, ConfigError
 from ostinato.ir.files import write_text
+from ostinato.ir.target import Target
 from ostinato.ir.types import Array
 from ostinato.runtime.training.checkpoint import Checkpoints
 from ostinato.runtime.training.optimizer import Optimizer
@@ -60,7 +62,7 @@ def opened(config: TrainConfig) -> Model:
     if config.model.new is None:
         assert config.model.path is not None, "the configuration was checked"
         path = config.path(config.model.path)
-        return load(path if path.exists() else config.model.path)
+        return load(path if os.path.exists(path) else config.model.path)
     new, folder = config.model.new, config.folder / INITIAL
     texts = texts_of(config) if new.tokenizer == "train" else None
     made_of = json_hash([new.model_dump(), texts])
@@ -91,14 +93,14 @@ def _made(folder: Path, new: NewModel, texts: list[str] | None, *, blank: bool =
 
 
 @contextmanager
-def sketched(config: TrainConfig) -> Iterator[Model]:
-    """The model to plan for; a new one without its weights, in a folder that goes."""
+def sketched(config: TrainConfig, *, blank: bool = True) -> Iterator[Model]:
+    """The model to plan for; a new one without its weights (`blank`), in a folder that goes."""
     if config.model.new is None:
         yield opened(config)
         return
     texts = texts_of(config) if config.model.new.tokenizer == "train" else None
     with tempfile.TemporaryDirectory(prefix="ostinato-plan-") as place:
-        model = _made(Path(place) / INITIAL, config.model.new, texts, blank=True)
+        model = _made(Path(place) / INITIAL, config.model.new, texts, blank=blank)
         try:
             yield model
         finally:
@@ -155,7 +157,7 @@ def is_run(name: str) -> bool:
     return name.lower().endswith(".toml")
 
 
-def plan_of_run(path: Path, target: str) -> PlannedTraining:
+def plan_of_run(path: Path, target: Target) -> PlannedTraining:
     """The planned step of a training run: its file says everything but the target, which need not be here. No weight is loaded.
 
     Raises what reading the configuration and `plan_training` raise.
@@ -166,7 +168,7 @@ def plan_of_run(path: Path, target: str) -> PlannedTraining:
             model,
             recipe_of(config, config.made_optimizer()),
             memory_limit=config.memory_limit,
-            target=named_target(target),
+            target=target,
             policy=config.train.policy,
         )
 
