@@ -9,7 +9,8 @@ the same within parts of that arena, with the pieces of the head, the steps that
 
 `steps` times ours with its head in one piece and in `--chunks`, in all of its arena and in parts of it, beside torch with some layers checkpointed, taking
 turns in one run. Nothing is timed before our losses within a limit are those without one to the bit, and all others near them. Device bytes are those beyond
-parameters, gradients and moments (ours keep gradients in the arena, which they count); on a CPU only the peak of a whole process is known of torch.
+parameters, gradients and moments (ours keep gradients in the arena, which they count), and all of the device's by the library's own counters; on a CPU only
+the peak of a whole process is known of torch.
 """
 
 from __future__ import annotations
@@ -159,8 +160,19 @@ def _steps(options: argparse.Namespace) -> None:
             ms = worker.ask("time", n=options.repeats)["ms"]
             if number:
                 times[label].append(ms)
-    columns = ("contender", "ms a step", "/ all of it", "arena MiB", "pieces", "twice", "work +%", "device MiB")
-    table = Table(*columns, "process MiB", title=f"{options.model}, {options.batch} x {options.sequence} tokens")
+    columns = (
+        "contender",
+        "ms a step",
+        "/ all of it",
+        "arena MiB",
+        "pieces",
+        "twice",
+        "work +%",
+        "device MiB",
+        "all MiB",
+        "process MiB",
+    )
+    table = Table(*columns, title=f"{options.model}, {options.batch} x {options.sequence} tokens")
     for label, worker in workers.items():
         memory = worker.ask("memory")
         worker.stop()
@@ -180,6 +192,7 @@ def _steps(options: argparse.Namespace) -> None:
             str(memory["recomputed"]) if ours else "",
             f"{memory['extra_work']:.1%}" if ours else "",
             f"{memory['peak_bytes'] / MIB:.1f}" if memory["peak_bytes"] >= 0 else "",
+            f"{memory['device_bytes'] / MIB:.1f}" if memory["device_bytes"] >= 0 else "",
             f"{memory['process_peak_bytes'] / MIB:.0f}",
         )
         table.add_row(*cells)

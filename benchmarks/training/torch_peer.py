@@ -69,6 +69,10 @@ class TorchTraining:
         parameters = sum(p.numel() * p.element_size() for p in self._model.parameters())
         return int(torch.cuda.max_memory_allocated() - 4 * parameters)
 
+    def device_bytes(self) -> int:
+        """All bytes of the device at the peak, as tensors have them; -1 on a CPU. Replays use what their capture took."""
+        return int(torch.cuda.max_memory_allocated()) if self._device == "cuda" else -1
+
     def _step(self) -> None:
         assert self._batch is not None
         if self._marks:

@@ -36,6 +36,7 @@ class Contender(Protocol):
     def loss(self) -> float: ...
     def wait(self) -> None: ...
     def peak_bytes(self) -> int: ...
+    def device_bytes(self) -> int: ...
 
 
 class Ours:
@@ -65,6 +66,7 @@ class Ours:
             on_nan="skip",
             **opened,
         )
+        self._device: Any = self._step.device
         self._batch: tuple[Array, Array] | None = None
         self._last: Any = None
 
@@ -85,6 +87,15 @@ class Ours:
         """Bytes beyond parameters and optimizer state: what the plan says, which the device's counters are held against elsewhere."""
         memory = self._step.memory
         return memory.arena + memory.io + memory.constants
+
+    def begin_peak(self) -> None:
+        """Forgets what was taken once, to choose and warm the vendor's products before anything was captured."""
+        if self._device.captures:
+            self._device.native.reset_peak()
+
+    def device_bytes(self) -> int:
+        """All bytes of the device at the peak of the steps, by its counters; -1 on a CPU."""
+        return int(self._device.native.counters.peak_bytes) if self._device.captures else -1
 
     def plan(self) -> dict[str, Any]:
         """What a limit did to the step."""
@@ -141,6 +152,8 @@ def main() -> None:
                 contender.step()
                 found.append(contender.loss())
                 first = first or time.perf_counter() - begin
+            if isinstance(contender, Ours):
+                contender.begin_peak()
             answer(losses=found, first_seconds=first)
         elif request["op"] == "time":
             contender.give(*batch_of(0, *shape, vocabulary))
@@ -154,7 +167,8 @@ def main() -> None:
             status = Path("/proc/self/status").read_text().splitlines()
             fields = dict(part.split(":", 1) for part in status if ":" in part)
             plan = contender.plan() if isinstance(contender, Ours) else {}
-            answer(peak_bytes=contender.peak_bytes(), process_peak_bytes=int(fields["VmHWM"].split()[0]) * 1024, **plan)
+            peaks = {"peak_bytes": contender.peak_bytes(), "device_bytes": contender.device_bytes()}
+            answer(process_peak_bytes=int(fields["VmHWM"].split()[0]) * 1024, **peaks, **plan)
         else:
             break
 

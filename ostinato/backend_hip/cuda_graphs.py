@@ -7,6 +7,7 @@ Structures are those of cuda.h. The driver owns what it shows: values are copied
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -79,7 +80,7 @@ class _Place(Structure):
     def address(self) -> int:
         """Where its bytes begin; 0 for an array, which has no address."""
         base = (self.host or 0) if self.kind == _HOST else self.device
-        return base + self.x_bytes + self.y * self.pitch if base else 0
+        return base + self.x_bytes + (self.y + self.z * self.height) * self.pitch if base else 0
 
 
 class _CopyParams(Structure):
@@ -237,39 +238,36 @@ class CudaGraphs:
     def _kernel(self, node: int, child: bool) -> ForeignNode:
         found = self._params("cuGraphKernelNodeGetParams_v2", node, _KernelParams())
         function = found.func or found.kern or 0
+        # launches may have a CUkernel in the place of the CUfunction
+        kinds = ("Func", "Kernel") if found.func else ("Kernel",)
         return ForeignNode(
             "kernel",
-            self._name(function, "Func" if found.func else "Kernel"),
-            self._arguments(found, function),
+            self._name(function, kinds),
+            self._arguments(found, function, kinds),
             (found.grid[0], found.grid[1], found.grid[2]),
             (found.block[0], found.block[1], found.block[2]),
             found.shared_bytes,
             child=child,
         )
 
-    def _name(self, function: int, prefix: str) -> str:
+    def _name(self, function: int, kinds: Sequence[str]) -> str:
         if function not in self._names:
-            get, text = getattr(self._cuda, f"cu{prefix}GetName", None), c_char_p(b"")
-            known = get is not None and get(byref(text), c_void_p(function)) == 0
+            text = c_char_p(b"")
+            gets = (getattr(self._cuda, f"cu{kind}GetName", None) for kind in kinds)
+            known = any(get is not None and get(byref(text), c_void_p(function)) == 0 for get in gets)
             self._names[function] = self._demangle(text.value or b"") if known else f"function {function:#x}"
         return self._names[function]
 
-    def _arguments(self, params: Any, function: int) -> tuple[ForeignArgument, ...] | None:
+    def _arguments(self, params: Any, function: int, kinds: Sequence[str]) -> tuple[ForeignArgument, ...] | None:
         """Copies of a kernel's arguments; None where the driver does not tell them."""
-        get = getattr(self._cuda, f"cu{'Func' if params.func else 'Kernel'}GetParamInfo", None)
-        if get is None or not function:
-            return None
         buffer = None if params.arguments else _buffer_of(params.extra)
-        found: list[ForeignArgument] = []
-        offset, size, code = c_size_t(0), c_size_t(0), 0
-        while code == 0 and len(found) < _MOST_ARGUMENTS:
-            code = get(c_void_p(function), c_size_t(len(found)), byref(offset), byref(size))
-            if code == 0:
-                address = params.arguments[len(found)] if params.arguments else buffer and buffer + offset.value
-                if not address:
-                    return None
-                found.append(ForeignArgument(offset.value, ctypes.string_at(address, size.value)))
-        return tuple(found) if code in (0, _NO_SUCH_ARGUMENT) else None
+        given = bool(params.arguments) or buffer is not None
+        for kind in kinds if function else ():
+            get = getattr(self._cuda, f"cu{kind}GetParamInfo", None)
+            found = None if get is None else _copied(get, params, function, buffer)
+            if found or (found is not None and not given):
+                return found
+        return None  # a kernel that has arguments, and nothing that describes them
 
     def _params(self, name: str, node: int, params: Any) -> Any:
         self._check(name, c_void_p(node), byref(params))
@@ -285,6 +283,20 @@ class CudaGraphs:
             self._cuda.cuGetErrorName(c_int(code), byref(text))
             said = (text.value or b"").decode() or f"error {code}"
             raise BackendError(f"{name}: {said}", hint="pass a graph of this process that was not reset")
+
+
+def _copied(get: Any, params: Any, function: int, buffer: int | None) -> tuple[ForeignArgument, ...] | None:
+    """The arguments that a call of the driver describes: none where it describes none, None where they are not there or it fails."""
+    found: list[ForeignArgument] = []
+    offset, size, code = c_size_t(0), c_size_t(0), 0
+    while code == 0 and len(found) < _MOST_ARGUMENTS:
+        code = get(c_void_p(function), c_size_t(len(found)), byref(offset), byref(size))
+        if code == 0:
+            address = params.arguments[len(found)] if params.arguments else buffer and buffer + offset.value
+            if not address:
+                return None
+            found.append(ForeignArgument(offset.value, ctypes.string_at(address, size.value)))
+    return tuple(found) if code in (0, _NO_SUCH_ARGUMENT) else None
 
 
 def _extent(pitch: int, width: int, rows: int) -> int:

@@ -27,7 +27,14 @@ DEVICE i64 now() {
     return static_cast<i64>(time.tv_sec) * 1000000000 + time.tv_nsec;
 }
 #elif defined(__HIP_PLATFORM_AMD__) || defined(__HIP_DEVICE_COMPILE__)
-DEVICE i64 now() { return static_cast<i64>(wall_clock64()); }
+// wall_clock64() of some releases is a constant on gfx11.
+DEVICE i64 now() {
+#if __has_builtin(__builtin_readsteadycounter)
+    return static_cast<i64>(__builtin_readsteadycounter());
+#else
+    return static_cast<i64>(wall_clock64());
+#endif
+}
 #else
 DEVICE i64 now() {
     i64 time;

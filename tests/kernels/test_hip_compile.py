@@ -12,7 +12,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from ostinato.backend_hip.hip_table import instances_of
 from ostinato.backend_hip.kernel_source import Instance, kernel_files, modules
+from ostinato.backend_hip.stopwatch import stopwatch_calls
 from ostinato.ir.errors import BackendError
 from tests.kernels.code_objects import resources_of
 from tests.kernels.gpu_compilers import Nvrtc, Rocm, at_once, nvrtc, rocm
@@ -127,6 +129,25 @@ def test_every_instance_compiles_for_nvidia(nvidia: Nvrtc, file: str, architectu
 def test_kernels_compile_for_amd(amd: Rocm, file: str) -> None:
     chosen = {instance for instance in one_instance_each(64) if instance.name.file == file}
     require_modest(amd.compile(modules(chosen)[file], "gfx942"), file, "gfx942", chosen)
+
+
+def require_clock(compiler: Nvrtc | Rocm, architecture: str) -> None:
+    """The kernels of the profiler's clock compile, and the time that they wait for is not taken for a constant: that wait would be empty."""
+    instances = instances_of(stopwatch_calls(1))
+    (source,) = modules(instances).values()
+    taken = resources_of(compiler.compile(source, architecture))
+    assert set(taken) == {"stamp", "hold"}
+    assert taken["hold"].registers, f"nothing is left of hold on {architecture}"
+
+
+@pytest.mark.parametrize("architecture", NVIDIA)
+def test_the_clock_compiles_for_nvidia(nvidia: Nvrtc, architecture: str) -> None:
+    require_clock(nvidia, architecture)
+
+
+@pytest.mark.parametrize("architecture", AMD)
+def test_the_clock_compiles_for_amd(amd: Rocm, architecture: str) -> None:
+    require_clock(amd, architecture)
 
 
 @pytest.mark.slow

@@ -338,7 +338,7 @@ def _node_findings(nodes: Sequence[ForeignNode]) -> Iterator[TorchFinding]:
             kind="unreadable arguments",
             nodes=hidden,
             message=f"the driver does not tell the arguments of {len(hidden)} kernels: their pointers are not audited",
-            hint="a driver from 12.4 on tells them",
+            hint="a driver from 12.4 on tells them, as far as the code of a kernel describes its parameters",
         )
 
 
@@ -377,9 +377,9 @@ def _named_findings(nodes: Sequence[GraphNodeEntry], named: Sequence[NamedBytes]
 
 
 def _has_tensor_map(node: GraphNodeEntry) -> bool:
-    """Whether a kernel takes a descriptor of the size of CUDA's tensor maps and no pointer within: its address may be hidden there."""
+    """Whether a kernel takes a structure with room for one of CUDA's tensor maps and no pointer within: its address may be hidden there."""
     sizes: dict[int, int] = {}
     for scalar in node.scalars:
         sizes[scalar.argument] = sizes.get(scalar.argument, 0) + scalar.nbytes
     pointing = {pointer.argument for pointer in node.pointers}
-    return any(size == _TENSOR_MAP and argument not in pointing for argument, size in sizes.items())
+    return any(size >= _TENSOR_MAP and argument not in pointing for argument, size in sizes.items())

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from ostinato.backend_hip import cuda_graphs
+
 HERE = Path(__file__).resolve().parent / "headers"
 BACKEND = Path(__file__).resolve().parents[3] / "ostinato" / "backend_hip"
 PACKAGES = Path(sysconfig.get_path("purelib")) / "nvidia"
@@ -45,7 +47,9 @@ def folders_with(header: str, candidates: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def check(source: str, header: str, candidates: Iterable[Path], install: str, needs: Iterable[Path] = ()) -> None:
+def check(
+    source: str | Path, header: str, candidates: Iterable[Path], install: str, needs: Iterable[Path] = ()
+) -> None:
     found = folders_with(header, candidates)
     if not found:
         pytest.skip(f"{header} is not installed: {install}")
@@ -63,6 +67,42 @@ def test_hipblaslt() -> None:
 
 def test_cuda_driver() -> None:
     check("cuda_driver.cpp", "cuda.h", CUDA, "pip install nvidia-cuda-runtime")
+
+
+_PLACE = ("XInBytes", "Y", "Z", "LOD", "MemoryType", "Host", "Device", "Array", "", "Pitch", "Height")
+LAYOUTS: dict[str, tuple[type[ctypes.Structure], tuple[str, ...]]] = {
+    "CUDA_KERNEL_NODE_PARAMS_v2": (
+        cuda_graphs._KernelParams,
+        ("func", "gridDimX", "blockDimX", "sharedMemBytes", "kernelParams", "extra", "kern", "ctx"),
+    ),
+    "CUDA_MEMCPY3D_v2": (cuda_graphs._CopyParams, ("srcXInBytes", "dstXInBytes", "WidthInBytes", "Height", "Depth")),
+    "CUDA_MEMSET_NODE_PARAMS_v1": (
+        cuda_graphs._FillParams,
+        ("dst", "pitch", "value", "elementSize", "width", "height"),
+    ),
+    "CUDA_MEM_ALLOC_NODE_PARAMS_v1": (
+        cuda_graphs._AllocParams,
+        ("poolProps", "accessDescs", "accessDescCount", "bytesize", "dptr"),
+    ),
+    "CUDA_HOST_NODE_PARAMS_v1": (cuda_graphs._HostParams, ("fn", "userData")),
+    "CUgraphEdgeData": (cuda_graphs._Edge, ("from_port", "to_port", "type", "reserved")),
+}
+"""Structures of cuda.h that the reader of captured graphs has in Python, with the header's names of their fields."""
+
+
+def test_structures_in_python(tmp_path: Path) -> None:
+    lines = ["#include <cstddef>", "#define __CUDA_API_VERSION_INTERNAL 1", "#include <cuda.h>"]
+    for name, (mine, fields) in LAYOUTS.items():
+        lines.append(f'static_assert(sizeof({name}) == {ctypes.sizeof(mine)}, "{name}");')
+        for (own, *_), theirs in zip(mine._fields_, fields, strict=True):
+            lines.append(f'static_assert(offsetof({name}, {theirs}) == {getattr(mine, own).offset}, "{theirs}");')
+    for (own, *_), theirs in zip(cuda_graphs._Place._fields_, _PLACE, strict=True):
+        offset = getattr(cuda_graphs._Place, own).offset
+        if theirs:
+            lines.append(f'static_assert(offsetof(CUDA_MEMCPY3D_v2, src{theirs}) == {offset}, "{theirs}");')
+    source = tmp_path / "structures.cpp"
+    source.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    check(source, "cuda.h", CUDA, "pip install nvidia-cuda-runtime")
 
 
 def test_nvrtc() -> None:

@@ -94,6 +94,9 @@ static struct Graph child = {inner, 2, inner_edges, 1};
 static struct Node outer[6] = {{2, 0}, {0, 0}, {4, 0}, {3, 0}, {10, 0}, {11, 0}};
 static int outer_edges[5][2] = {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}};
 struct Graph captured = {outer, 6, outer_edges, 5};
+/* a kernel whose parameters nothing describes, one that has none, and a CUkernel in the place of a CUfunction */
+static struct Node lone[3] = {{0, 2}, {0, 3}, {0, 4}};
+static struct Graph odd = {lone, 3, NULL, 0};
 
 static uint64_t pointer = 0x7f1200001000ull;
 static float factor = 0.5f;
@@ -112,13 +115,15 @@ CUgraph fake_graph(void) {
     return &captured;
 }
 
+CUgraph fake_odd_graph(void) { return &odd; }
+
 CUresult cuGetErrorName(CUresult code, const char** name) {
     *name = code == 1 ? "CUDA_ERROR_INVALID_VALUE" : "CUDA_ERROR_UNKNOWN";
     return 0;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
-    if (graph != &captured && graph != &child) return 1;
+    if (graph != &captured && graph != &child && graph != &odd) return 1;
     if (nodes != NULL)
         for (size_t i = 0; i < *count; ++i) nodes[i] = &graph->nodes[i];
     *count = graph->count;
@@ -154,6 +159,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
     p->sharedMemBytes = 1024;
     if (node->number == 0)
         p->func = (void*)0x100, p->kernelParams = arguments;
+    else if (node->number >= 2)
+        p->func = (void*)(node->number == 4 ? 0x200 : 0x300), p->kernelParams = node->number == 3 ? NULL : arguments;
     else
         p->kern = (void*)0x200, p->extra = extra;
     return 0;

@@ -73,6 +73,19 @@ def test_what_addresses_are(driver: tuple[CudaGraphs, int]) -> None:
 
 
 @needs_compiler
+def test_kernels_that_the_driver_describes_in_another_way_or_not_at_all(
+    driver: tuple[CudaGraphs, int], library: Path
+) -> None:
+    get = ctypes.CDLL(str(library)).fake_odd_graph
+    get.restype = ctypes.c_void_p
+    hidden, bare, kernel = driver[0].read(int(get())).nodes
+    assert hidden.arguments is None, "it has some, and is not taken for one without any"
+    assert bare.arguments == ()
+    assert kernel.name == "triton_kernel"
+    assert [len(argument.data) for argument in kernel.arguments or ()] == [8, 4, 8]
+
+
+@needs_compiler
 def test_a_graph_that_the_driver_does_not_know(driver: tuple[CudaGraphs, int]) -> None:
     reader, _ = driver
     with pytest.raises(ost.BackendError, match="cuGraphGetNodes: CUDA_ERROR_INVALID_VALUE"):
