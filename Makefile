@@ -17,7 +17,8 @@ SELECT ?= not parity and not slow
 TESTS ?= tests
 # processes that share the tests file by file, each in the order of the folders: fixtures of a file and what its tests keep stay in one
 JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores : 8)))
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# numpy's threads spin while they wait for each other; where these processes share the cores already that takes 10 to 20 % of the CPU of files that run references
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 SOURCES := pyproject.toml CMakeLists.txt $(shell find ostinato/backend_hip/native ostinato/planner/native -name '*.cpp' -o -name '*.h' -o -name '*.txt')
 
 .DEFAULT_GOAL := help
