@@ -77,10 +77,14 @@ class HowToOpen:
         if named and not is_artifact(name):
             raise ConfigError(f"{name} is no artifact, which {', '.join(named)} is for", hint="leave it out")
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments of `ostinato.load_executable` that they stand for."""
+        return {"trust": self.trust, "recompile": self.recompile, "weights": self.weights}
+
     def options(self, device: str, threads: int) -> dict[str, Any]:
-        """The arguments of `ostinato.load_executable` that they stand for, with device and threads."""
-        given = {"trust": self.trust, "recompile": self.recompile, "weights": self.weights}
-        return {"device": device, "threads": threads, **given}
+        """The same with device and threads."""
+        return {"device": device, "threads": threads, **self.given}
 
 
 def open_saved(

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from ostinato.ir.errors import (
+    CapacityError,
     ConfigError,
     DeviceUnavailable,
     NonFiniteLoss,
@@ -33,6 +34,7 @@ from ostinato.ir.errors import (
     StaleArtifact,
     VerificationError,
 )
+from ostinato.ir.naming import NO_TEXT_HINT, is_text
 from ostinato.tools.completion import SHELLS, among, install_completion, show_completion, words_to_complete
 from ostinato.tools.console import output, print_error
 from ostinato.tools.loading import load_function
@@ -216,6 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(given: Sequence[str], as_json: bool) -> int:
     """Runs the command and returns the exit code; errors on purpose are printed."""
     try:
+        for argument in given:
+            if not is_text(argument):
+                raise ConfigError(f"argument {argument!a} is no text", hint=NO_TEXT_HINT)
         # with --json the parser hands its errors over instead of printing them: they are an object too
         code = _build(given)(args=given, prog_name="ostinato", standalone_mode=not as_json)
         sys.stdout.flush()
@@ -224,6 +229,10 @@ def _run(given: Sequence[str], as_json: bool) -> int:
         return exit_code(error)
     except _ParserError as error:
         print_error(_usage(error), as_json)
+        return EXIT_USAGE
+    except MemoryError as error:
+        told = str(error) or "no memory is left"
+        print_error(CapacityError(f"the machine's memory is too small: {told}", hint="ask for less"), as_json)
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

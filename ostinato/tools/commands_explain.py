@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ostinato.backend_hip.target import named_target
 from ostinato.ir.checks import byte_count
 from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError
@@ -38,8 +40,8 @@ from ostinato.tools.options import (
     JsonOption,
     LogitsOption,
     MemoryLimitOption,
-    ModelArgument,
     ModelOption,
+    ModelOrRunArgument,
     PolicyOption,
     PrecisionOption,
     TargetOption,
@@ -47,6 +49,7 @@ from ostinato.tools.options import (
     refuse_unread,
 )
 from ostinato.tools.schemas import ExplainReport
+from ostinato.tools.train.job import is_run, plan_of_run
 
 __all__ = ["explain_command"]
 
@@ -65,12 +68,13 @@ _OF_AN_ARTIFACT = {
     "entry",
     "as_json",
 }
-"""Parameters that are read where the program of an artifact is asked about."""
+_OF_A_RUN = (_OF_AN_ARTIFACT - {"entry"}) | {"target"}
+"""Parameters that are read where the program of an artifact, or of a training run, is asked about."""
 
 
 def explain_command(
     invocation: typer.Context,
-    model: ModelArgument = None,
+    model: ModelOrRunArgument = None,
     node: Annotated[
         str,
         typer.Argument(
@@ -141,6 +145,8 @@ def explain_command(
     Example: ostinato explain smollm2 --peak --dims N=512,R=1
 
     Example: ostinato explain smollm2.ost layers.0 --entry "decode[R=1]"
+
+    Example: ostinato explain run.toml --peak
     """
     name = chosen_model(model, model_option)
     asked = [
@@ -152,12 +158,17 @@ def explain_command(
         refuse_unread(
             invocation, f"{name} is an artifact", _OF_AN_ARTIFACT, "ask about the program in it, or about its model"
         )
+    elif is_run(name):
+        refuse_unread(invocation, f"{name} is a training run", _OF_A_RUN, "write them into its file")
     limit = None if memory_limit is None else byte_count(memory_limit, "--memory-limit")
     route = None if mode is None else settle_route(open_device(device or "auto"), mode, capture=capture)
     with progress(as_json) as steps:
         steps.begin(f"reading {name}")
         if is_artifact(name):
             found = _of_artifact(name, entry)
+        elif is_run(name):
+            planned = plan_of_run(Path(name), named_target(target) if route is None else route.device.target).planned
+            found = _of_model(planned.lowered, planned)
         else:
             traced, sizes, chosen = traced_bucket(name, entry, dims, logits, context, precision, target)
             chosen = chosen if route is None else route.device.target

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from ostinato.backend_hip.target import named_target
 from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
 from ostinato.ir.files import need_writable, write_text
 from ostinato.planner.saved import program_to_json
+from ostinato.runtime.program import Program
 from ostinato.saving.read import is_artifact
 from ostinato.tools.artifacts import planned_program
 from ostinato.tools.completion import models_and
@@ -35,6 +37,7 @@ from ostinato.tools.placement import DEFAULT_SECONDS, limits_of, place_file, sho
 from ostinato.tools.programs import entry_stats, plan_buckets, region_sizes, show_entries, show_regions
 from ostinato.tools.schemas import PlanReport
 from ostinato.tools.stages import export_problems
+from ostinato.tools.train.job import is_run, plan_of_run
 
 __all__ = ["plan_command"]
 
@@ -43,7 +46,8 @@ _SHARED = frozenset(("model", "model_option", "write_to", "as_json"))
 _PROBLEM_OPTIONS = _SHARED | {"capacity", "seconds", "nodes", "threads", "seed", "solver", "picture"}
 _MODEL_OPTIONS = _SHARED | {"shapes", "context", "precision", "policy", "target", "memory_limit", "saved", "problems"}
 _SAVED_OPTIONS = _SHARED | {"problems"}
-"""Parameters that a placement problem, a model and an artifact read."""
+_RUN_OPTIONS = _SAVED_OPTIONS | {"target"}
+"""Parameters that a placement problem, a model, an artifact and a training run read."""
 
 
 def plan_command(
@@ -53,8 +57,8 @@ def plan_command(
         typer.Argument(
             metavar="MODEL|PROBLEM.csv",
             show_default=False,
-            autocompletion=models_and(".csv"),
-            help="A model (a directory, a .gguf file, smollm2, minilm), an artifact (.ost), or a placement problem: "
+            autocompletion=models_and(".csv", ".toml"),
+            help="A model (a directory, a .gguf file, smollm2, minilm), an artifact (.ost), a training run (.toml), or a placement problem: "
             "id,lower,upper,size[,alignment][,offset].",
         ),
     ] = None,
@@ -152,6 +156,8 @@ def plan_command(
 
     Example: ostinato plan smollm2 --target gfx942
 
+    Example: ostinato plan run.toml --target sm_90
+
     Example: ostinato plan problem.csv --capacity 1MiB --time 20 --svg placed.svg
     """
     name = chosen_model(model, model_option)
@@ -172,17 +178,23 @@ def plan_command(
             raise typer.Exit(EXIT_FAILED)
         return
     stored = is_artifact(name)
-    refuse_unread(
-        invocation, f"{name} is {'an artifact' if stored else 'a model'}", _SAVED_OPTIONS if stored else _MODEL_OPTIONS
-    )
+    if is_run(name):
+        refuse_unread(invocation, f"{name} is a training run", _RUN_OPTIONS, "write them into its file")
+    elif stored:
+        refuse_unread(invocation, f"{name} is an artifact", _SAVED_OPTIONS)
+    else:
+        refuse_unread(invocation, f"{name} is a model", _MODEL_OPTIONS)
     limit = None if memory_limit is None else byte_count(memory_limit, "--memory-limit")
     if write_to is not None:
         need_writable(write_to)
     begin = time.perf_counter()
     with progress(as_json) as steps:
         steps.begin(f"planning {name}")
+        program: Program
         if stored:
             program = planned_program(name)
+        elif is_run(name):
+            program = plan_of_run(Path(name), named_target(target)).program
         else:
             program = plan_buckets(
                 load(name),

@@ -42,6 +42,7 @@ __all__ = [
     "ShapesOption",
     "TargetOption",
     "ThreadsOption",
+    "ToleranceOption",
     "chosen_model",
     "parse_dims",
     "parse_shapes",
@@ -193,6 +194,15 @@ ExtensionOption = Annotated[
 LongestOption = Annotated[
     int | None,
     typer.Option("--tokens", min=1, show_default=False, help="Length of the longest sequence; default 16."),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        min=0.0,
+        show_default=False,
+        help="Allowed where bits may differ, in standard deviations of the outputs; default: as the dtypes have it.",
+    ),
 ]
 ShapesOption = Annotated[str, typer.Option("--shapes", help="Buckets to compile, name=sizes: B=1,T=128,512.")]
 OwnShapesOption = Annotated[

@@ -110,6 +110,7 @@ def plan_buckets(
     """
     if set(buckets) != {"B", "T"}:
         raise ConfigError(f"shapes name {sorted(buckets)}, expected B and T", hint="write --shapes B=1,T=128,512")
+    device = named_target(target)
     if model.family.encoder is not None:
         refuse_decoder_options(model, "last", context)
         traced = trace(model, "embed", precision=precision)
@@ -121,8 +122,8 @@ def plan_buckets(
     settings = plan_settings(memory_limit, reuse)
     options = settled_options(None, traced.precision, levels=levels, disable=disable, policy=policy)
     if saved is None:
-        return plan_text_program(entries, named_target(target), options, settings)
-    return load_text_plan(saved, entries, named_target(target), options, settings)
+        return plan_text_program(entries, device, options, settings)
+    return load_text_plan(saved, entries, device, options, settings)
 
 
 def precision_of(program: Program) -> str:

@@ -16,7 +16,7 @@ from ostinato.planner.plan import ArenaStats, EntryPlan, RegionSize
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.view.report import page_data, report_page
 from ostinato.tools.view.roles import Touches
-from ostinato.tools.view.subjects import Entry, Subject
+from ostinato.tools.view.subjects import Entry, Viewed
 from ostinato.training import Recipe, plan_training
 from tests.browser.conftest import stacked, until
 from tests.browser.many_slots import many_slots
@@ -220,7 +220,7 @@ def test_ten_thousand_slots_scroll_and_zoom(opened: Open, tmp_path: Path) -> Non
     """Measured and printed; what is asserted is what was drawn. Frames come every 16.7 ms at best."""
     plan, program, graph = many_slots(MANY)
     file = tmp_path / "many.html"
-    file.write_text(report_page(page_data(Subject("many", "planned", (Entry("many", graph, plan),), program), "many")))
+    file.write_text(report_page(page_data(Viewed("many", "planned", (Entry("many", graph, plan),), program), "many")))
     page = opened(file)
     canvas = shown(page)
     assert int(canvas.get_attribute("data-drawn")) == len(plan.slots) == MANY
@@ -269,7 +269,7 @@ def test_each_device_has_its_own_map(opened: Open, tmp_path: Path) -> None:
     regions = (*program.regions, RegionSize(region=other, bytes=stats.arena_bytes))
     program = program.model_copy(update={"entries": {"many": split}, "regions": regions})
     file = tmp_path / "two.html"
-    file.write_text(report_page(page_data(Subject("many", "planned", (Entry("many", graph, split),), program), "many")))
+    file.write_text(report_page(page_data(Viewed("many", "planned", (Entry("many", graph, split),), program), "many")))
     page = opened(file)
     canvas = shown(page)
     assert int(canvas.get_attribute("data-drawn")) == 200

@@ -28,7 +28,7 @@ from ostinato.tools.diff import diff_plans
 from ostinato.tools.profile.ceilings import Ceilings
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.view.report import page_data, report_page
-from ostinato.tools.view.subjects import Subject, subject_of
+from ostinato.tools.view.subjects import Viewed, subject_of
 from tests.browser.conftest import stacked, until
 
 Open = Callable[..., Any]
@@ -36,25 +36,25 @@ LAYERS = 6
 
 
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Subject, Subject]:
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Viewed, Viewed]:
     """The same model twice, the second time with a longer bucket."""
     model = stacked(tmp_path_factory.mktemp("model") / "model", LAYERS)
     made = [plan_buckets(model, {"B": [1], "T": [length]}, context=64, precision="auto") for length in (8, 16)]
     return subject_of(made[0]), subject_of(made[1])
 
 
-def entry_of(subject: Subject) -> EntryPlan:
+def entry_of(subject: Viewed) -> EntryPlan:
     plan = subject.entries[0].plan
     assert plan is not None
     return plan
 
 
-def program_of(subject: Subject) -> ProgramPlan:
+def program_of(subject: Viewed) -> ProgramPlan:
     assert subject.plan is not None
     return subject.plan
 
 
-def written(folder: Path, subject: Subject, **settings: Any) -> Path:
+def written(folder: Path, subject: Viewed, **settings: Any) -> Path:
     file = folder / "report.html"
     file.write_text(report_page(page_data(subject, "made", **settings)), encoding="utf-8")
     return file
@@ -87,7 +87,7 @@ def cells(page: Any, name: str, row: int = 0) -> list[str]:
 
 
 def test_without_a_profile_steps_are_as_wide_as_their_bytes_and_it_says_so(
-    opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path
+    opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path
 ) -> None:
     page = opened(written(tmp_path, subjects[0]))
     show(page, "Timeline")
@@ -100,7 +100,7 @@ def test_without_a_profile_steps_are_as_wide_as_their_bytes_and_it_says_so(
 
 
 def test_a_profile_gives_times_shares_and_what_bounds_a_step(
-    opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path
+    opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path
 ) -> None:
     plan = entry_of(subjects[0])
     ceilings = Ceilings(1e10, {("f32", "f32"): 1e12}, 1e-9)
@@ -123,7 +123,7 @@ def test_a_profile_gives_times_shares_and_what_bounds_a_step(
     assert rows.count() == LAYERS + 1
 
 
-def test_lanes_stand_below_one_another(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+def test_lanes_stand_below_one_another(opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path) -> None:
     plan, program = entry_of(subjects[0]), program_of(subjects[0])
     steps = tuple(replace(step, lane=at % 3) for at, step in enumerate(plan.steps))
     lanes = plan.model_copy(update={"steps": steps})
@@ -136,11 +136,11 @@ def test_lanes_stand_below_one_another(opened: Open, subjects: tuple[Subject, Su
     assert page.locator(".lanes canvas").bounding_box()["height"] > 3 * 46
 
 
-def test_every_value_has_its_address(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+def test_every_value_has_its_address(opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path) -> None:
     """All of the plan's values as CSV: offset and bytes where its steps have them, the absolute address behind 53 bits."""
     program, plan = program_of(subjects[0]), entry_of(subjects[0])
     bases = {item.region: 0x7FFF_0000_0000_0000 + 2**32 * at for at, item in enumerate(program.regions)}
-    loaded = Subject("made", "loaded", subjects[0].entries, program, bases)
+    loaded = Viewed("made", "loaded", subjects[0].entries, program, bases)
     page = opened(written(tmp_path, loaded))
     show(page, "Addresses")
     rows = list(csv.DictReader(io.StringIO(page.evaluate(f"{panel('addresses')}.grid.csv()"), newline="")))
@@ -163,7 +163,7 @@ def test_every_value_has_its_address(opened: Open, subjects: tuple[Subject, Subj
 
 
 def test_tables_are_searched_sorted_and_hold_few_rows_at_a_time(
-    opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path
+    opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path
 ) -> None:
     page = opened(written(tmp_path, subjects[0]))
     show(page, "Addresses")
@@ -187,7 +187,7 @@ def test_tables_are_searched_sorted_and_hold_few_rows_at_a_time(
     page.get_by_text(re.compile("rows copied")).wait_for()
 
 
-def test_the_statistics_are_the_plans(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+def test_the_statistics_are_the_plans(opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path) -> None:
     stats = entry_of(subjects[0]).stats
     page = opened(written(tmp_path, subjects[0]))
     show(page, "Plan")
@@ -196,7 +196,7 @@ def test_the_statistics_are_the_plans(opened: Open, subjects: tuple[Subject, Sub
         assert fact in text
 
 
-def test_two_plans_are_held_side_by_side(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+def test_two_plans_are_held_side_by_side(opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path) -> None:
     before, after = subjects
     page = opened(written(tmp_path, after, before=before, before_title="short"))
     show(page, "Difference")
@@ -218,7 +218,7 @@ def test_two_plans_are_held_side_by_side(opened: Open, subjects: tuple[Subject, 
     assert page.evaluate(f"{panel('diff')}.grid.rows.length") == len(entry.slots)
 
 
-def test_equal_plans_differ_in_nothing(opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path) -> None:
+def test_equal_plans_differ_in_nothing(opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path) -> None:
     page = opened(written(tmp_path, subjects[0], before=subjects[0], before_title="the same"))
     show(page, "Difference")
     assert page.get_by_text("no slot differs").is_visible()
@@ -226,7 +226,7 @@ def test_equal_plans_differ_in_nothing(opened: Open, subjects: tuple[Subject, Su
 
 
 def test_a_graph_without_a_plan_has_no_panels_of_memory(
-    opened: Open, subjects: tuple[Subject, Subject], tmp_path: Path
+    opened: Open, subjects: tuple[Viewed, Viewed], tmp_path: Path
 ) -> None:
     file = tmp_path / "graph.html"
     ost.view(subjects[0].entries[0].graph, file)

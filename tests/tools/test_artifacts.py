@@ -112,12 +112,40 @@ def test_stale_is_told_with_the_way_out_which_works(ostinato: Run, served: Path,
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "--modes", "eager,planned", "--no-operators", "--no-edges", "--replays", "1"),
+        ("bisect", "--left", "eager", "--right", "planned", "--runs", "2"),
+    ],
+    ids=str,
+)
+def test_sides_are_opened_as_run_opens_an_artifact(
+    command: tuple[str, ...], ostinato: Run, tiny: Path, tmp_path: Path
+) -> None:
+    """One that is stale, and whose checkpoint went elsewhere."""
+    shutil.copytree(tiny, tmp_path / "model")
+    made = ost.compile(tmp_path / "model", buckets={"B": [1], "T": [16]}, context=16, device="cpu", threads=1)
+    path = changed(made.save(tmp_path / "new.ost"), tmp_path / "old.ost", package_version="0.0.9")
+    moved = (tmp_path / "model").rename(tmp_path / "elsewhere")
+    name, *rest = command
+    how = ("--weights", moved, "--recompile", "--trust")
+    assert ostinato(name, path, *rest, *how[:2]).code == 1
+    assert ostinato(name, path, *rest, *how[2:]).code == 2
+    assert ostinato(name, path, *rest, *how).code == 0
+    if name == "bisect":
+        shapes = ("--shapes", "B=1,T=16", "--context", "16", "--device", "cpu", "--threads", "1")
+        assert ostinato(name, tiny, "--left", path, "--right", "planned", *shapes, *how).code == 0
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("run", "SERVED", "--prompt", "x", "--policy", "strict"), "which does not take --policy"),
         (("run", "CALLS", "--prompt", "x"), "without --shapes, writes what run takes"),
         (("run", "TINY", "--prompt", "x", "--recompile"), "is no artifact, which --recompile is for"),
         (("bench", "TINY", "--trust"), "is no artifact, which --trust is for"),
+        (("compare", "TINY", "--trust"), "no side is an artifact, which trust is for"),
+        (("bisect", "TINY", "--recompile", "--weights", "TINY"), "an artifact, which weights, recompile is for"),
         (("compile", "TINY", "--output", "plan.json"), "end it in .ost"),
         (("compile", "TINY", "--standalone"), "--output"),
         (("compile", "TINY", "--shapes", "B=1,T=4", "--sequences", "2"), "give one of them"),

@@ -67,7 +67,7 @@ def test_passes_are_left_out_and_cut_short(ostinato: Run, tiny: Path) -> None:
         (("--diff", "input"), "there is no stage 'input' to compare"),
         (("--disable", "gate"), "cannot be disabled"),
         (("--policy", "exact"), "policy is 'exact'"),
-        (("--target", "sm90"), "architecture of a GPU"),
+        (("--target", "sm90"), "there is no target 'sm90'"),
     ],
 )
 def test_what_cannot_be_asked_of_passes(ostinato: Run, tiny: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -20,7 +20,7 @@ from ostinato.tools.view.diff_data import diff_data
 from ostinato.tools.view.plan_data import layers_of, memory_data, plan_data
 from ostinato.tools.view.roles import ROLES, Touches
 from ostinato.tools.view.strings import Strings
-from ostinato.tools.view.subjects import Entry, Subject
+from ostinato.tools.view.subjects import Entry, Viewed
 from ostinato.tools.view.timeline_data import profile_data
 from ostinato.training import PlannedTraining, Recipe, plan_training
 from tests.tools.test_view import stack
@@ -125,7 +125,7 @@ def test_a_profile_of_another_plan_is_refused(training: PlannedTraining) -> None
 def test_graphs_without_plans_differ_too() -> None:
     strings = Strings()
     before, after = (
-        Subject(title, "graph", (Entry(title, stack(layers)),)) for title, layers in (("old", 3), ("new", 4))
+        Viewed(title, "graph", (Entry(title, stack(layers)),)) for title, layers in (("old", 3), ("new", 4))
     )
     found = diff_data(before, after, strings)
     (entry,) = found["entries"]

@@ -17,7 +17,8 @@ from ostinato.tools.diff.limits import Limit, judge, parse_limit
 from ostinato.tools.diff.plans import diff_plans
 from ostinato.tools.diff.report import DiffReport
 from ostinato.tools.diff.show import MOST, diff_lines
-from ostinato.tools.diff.subject import Planning, Subject, open_subject
+from ostinato.tools.diff.side import DiffSide, open_side
+from ostinato.tools.named import Planning
 from ostinato.tools.options import (
     EXIT_FAILED,
     PLANNED_SHAPES,
@@ -32,7 +33,7 @@ from ostinato.tools.options import (
     parse_shapes,
 )
 
-__all__ = ["diff_command", "diff_subjects"]
+__all__ = ["diff_command", "diff_sides"]
 
 _FILES = models_and(".toml", ".json", ".graph", ".ir")
 _SIDE = "a model, also with options (smollm2,policy=strict), an artifact (.ost), a saved plan (.json), a training run (.toml), a graph or a dump."
@@ -81,11 +82,11 @@ def diff_command(
         disable=tuple(disable or ()),
     )
     with progress(as_json) as steps:
-        sides: list[Subject] = []
+        sides: list[DiffSide] = []
         for text in (before, after):
             steps.begin(f"reading {text}")
-            sides.append(open_subject(text, planning))
-    report = diff_subjects(sides[0], sides[1], limits)
+            sides.append(open_side(text, planning))
+    report = diff_sides(sides[0], sides[1], limits)
     if as_json:
         emit_json(report)
     else:
@@ -95,7 +96,7 @@ def diff_command(
         raise typer.Exit(EXIT_FAILED)
 
 
-def diff_subjects(before: Subject, after: Subject, limits: list[Limit] | None = None) -> DiffReport:
+def diff_sides(before: DiffSide, after: DiffSide, limits: list[Limit] | None = None) -> DiffReport:
     """What differs between two sides. Raises `ConfigError` where they have nothing in common that could be compared, and for limits that are about nothing."""
     plan = None if before.plan is None or after.plan is None else diff_plans(before.plan, after.plan)
     pairs = paired(before.graphs, after.graphs)
@@ -126,14 +127,14 @@ def diff_subjects(before: Subject, after: Subject, limits: list[Limit] | None = 
     )
 
 
-def _made_with(before: Subject, after: Subject) -> Iterator[Fact]:
+def _made_with(before: DiffSide, after: DiffSide) -> Iterator[Fact]:
     old, new = before.made_with, after.made_with
     for what in dict.fromkeys((*old, *new)):
         if old.get(what, "") != new.get(what, ""):
             yield Fact(what, old.get(what, ""), new.get(what, ""))
 
 
-def _graphs(before: Subject, after: Subject, old: str, new: str) -> GraphDiff:
+def _graphs(before: DiffSide, after: DiffSide, old: str, new: str) -> GraphDiff:
     return diff_graphs(
         before.graphs[old],
         after.graphs[new],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +13,13 @@ import typer
 from ostinato.frontend.model import load
 from ostinato.ir.errors import ConfigError
 from ostinato.ir.files import need_writable
+from ostinato.ir.graph import Graph
+from ostinato.ir.verify import verify
+from ostinato.planner.plan import ProgramPlan
 from ostinato.runtime.executable import PROFILE_RUNS
 from ostinato.runtime.profile import Profile
-from ostinato.saving.read import is_artifact
 from ostinato.tools.console import Steps, count, emit_json, notice, output, progress, size, table
+from ostinato.tools.named import Kind, Planning, kind_of, open_named
 from ostinato.tools.options import (
     PLANNED_SHAPES,
     ContextOption,
@@ -34,9 +37,8 @@ from ostinato.tools.options import (
 )
 from ostinato.tools.profile.ceilings import Ceilings, measure_ceilings
 from ostinato.tools.profile.measure import profile_entries
-from ostinato.tools.programs import LoadProgress, compile_model, plan_buckets
+from ostinato.tools.programs import LoadProgress, compile_model
 from ostinato.tools.schemas import ViewReport
-from ostinato.tools.train.job import is_run, plan_of_run
 from ostinato.tools.view.arena import Paper
 from ostinato.tools.view.pictures import DOT_MISSING, is_page, view
 from ostinato.tools.view.subjects import Viewable
@@ -47,6 +49,13 @@ _SAVED = {"model", "model_option", "before", "paper", "write_to", "as_json"}
 _TRAINED = _SAVED | {"target"}
 _PLANNED = _TRAINED | {"shapes", "context", "precision", "policy"}
 _PROFILED = (_PLANNED - {"target"}) | {"measured", "device"}
+_A: Mapping[Kind, str] = {
+    "artifact": "an artifact",
+    "training run": "a training run",
+    "file": "a file",
+    "folder": "a dump",
+    "model": "a model",
+}
 
 
 @dataclass(slots=True)
@@ -57,36 +66,36 @@ class _Measured:
     ceilings: Ceilings | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Opener:
-    """Turns names into what is looked at. `how` are the options that a plan and a compiled model take alike."""
+def _planned(name: str, planning: Planning, steps: Steps) -> Viewable:
+    """What a name stands for, as `ostinato diff` takes it. Raises `ConfigError` for a plan that has no graph to be drawn in."""
+    steps.begin(f"planning {name}")
+    found = open_named(name, planning)
+    if isinstance(found, ProgramPlan):
+        raise ConfigError(
+            f"{name} is a plan without graphs, which cannot be drawn",
+            hint="give the model, its artifact, or the folder that `ostinato compile --dump` wrote",
+        )
+    if isinstance(found, Graph):
+        verify(found)
+    return found
 
-    steps: Steps
-    shapes: str
-    target: str
-    how: Mapping[str, Any]
 
-    @contextmanager
-    def planned(self, name: str) -> Iterator[Viewable]:
-        """An artifact by its path, the plan of a training run, or that of a model."""
-        self.steps.begin(f"planning {name}")
-        if is_artifact(name):
-            yield name
-        elif is_run(name):
-            yield plan_of_run(Path(name), self.target)
-        else:
-            yield plan_buckets(load(name), parse_shapes(self.shapes), target=self.target, **self.how)
-
-    @contextmanager
-    def compiled(self, name: str, device: str, measured: _Measured) -> Iterator[Viewable]:
-        """A model on a device; what every entry takes goes into `measured`."""
-        shapes, loading = parse_shapes(self.shapes), LoadProgress(self.steps)
-        executable = compile_model(load(name), buckets=shapes, device=device, progress=loading, **self.how)
-        found = profile_entries(executable, runs=PROFILE_RUNS, seed=0, begin=self.steps.begin)
-        measured.profiles = {profile.entry: profile for profile in found}
-        self.steps.begin("measuring the ceilings of the machine")
-        measured.ceilings = measure_ceilings(executable.device, executable.mode, found)
-        yield executable
+def _compiled(name: str, planning: Planning, device: str, steps: Steps, measured: _Measured) -> Viewable:
+    """A model on a device; what every entry takes goes into `measured`."""
+    executable = compile_model(
+        load(name),
+        buckets=planning.shapes,
+        device=device,
+        progress=LoadProgress(steps),
+        context=planning.context,
+        precision=planning.dtype,
+        policy=planning.policy,
+    )
+    found = profile_entries(executable, runs=PROFILE_RUNS, seed=0, begin=steps.begin)
+    measured.profiles = {profile.entry: profile for profile in found}
+    steps.begin("measuring the ceilings of the machine")
+    measured.ceilings = measure_ceilings(executable.device, executable.mode, found)
+    return executable
 
 
 def view_command(
@@ -108,7 +117,7 @@ def view_command(
             "--before",
             metavar="MODEL",
             show_default=False,
-            help="A second model, artifact or training run: the report says what differs from it.",
+            help="A second one, as `ostinato diff` takes it (smollm2,policy=strict): the report says what differs from it.",
         ),
     ] = None,
     paper: Annotated[
@@ -147,14 +156,12 @@ def view_command(
     if page:
         need_writable(write_to)
     times = _Measured()
-    with progress(as_json) as steps, ExitStack() as opened:
-        how = {"context": context, "precision": precision, "policy": policy}
-        opener = _Opener(steps, shapes, target, how)
-        found = opener.compiled(name, device, times) if measured else opener.planned(name)
-        subject = opened.enter_context(found)
-        earlier = None if before is None else opened.enter_context(opener.planned(before))
+    planning = Planning(parse_shapes(shapes), policy=policy, dtype=precision, target=target, context=context)
+    with progress(as_json) as steps:
+        subject = _compiled(name, planning, device, steps, times) if measured else _planned(name, planning, steps)
+        earlier = None if before is None else _planned(before, planning, steps)
         steps.begin("drawing")
-        title = Path(name).resolve().name if page else None
+        title = Path(os.path.abspath(name)).name if page else None
         measures: dict[str, Any] = {"profile": times.profiles or None, "ceilings": times.ceilings}
         pictures = view(subject, write_to, title=title, before=earlier, paper=printed, **measures)
     drawn = page or any(file.endswith(".graph.svg") for item in pictures for file in item.files)
@@ -177,20 +184,19 @@ def view_command(
 
 def _refuse(invocation: typer.Context, name: str, measured: bool) -> None:
     """Raises `ConfigError` for options that would be left unread."""
-    if measured and (is_artifact(name) or is_run(name)):
-        kind, open_it = ("a training run", "train_step") if is_run(name) else ("an artifact", "load_executable")
+    kind = kind_of(name)
+    if measured and kind != "model":
+        open_it = "train_step" if kind == "training run" else "load_executable"
         raise ConfigError(
-            f"{name} is {kind}, --profile takes a model",
+            f"{name} is {_A[kind]}, --profile takes a model",
             hint=f"in Python: exe = ostinato.{open_it}(...), then ostinato.view(exe, path, profile=exe.profile())",
         )
     if measured:
         refuse_unread(invocation, "--profile runs the model where it is", _PROFILED)
-    elif is_artifact(name):
-        refuse_unread(invocation, f"{name} is an artifact", _SAVED)
-    elif is_run(name):
-        refuse_unread(invocation, f"{name} is a training run", _TRAINED)
-    else:
+    elif kind == "model":
         refuse_unread(invocation, f"{name} is planned and not run", _PLANNED, "leave them out, or add --profile")
+    else:
+        refuse_unread(invocation, f"{name} is {_A[kind]}", _TRAINED if kind == "training run" else _SAVED)
 
 
 def _show(report: ViewReport) -> None:

@@ -13,12 +13,12 @@ from ostinato.tools.diff.graphs import paired
 from ostinato.tools.diff.plans import diff_entries
 from ostinato.tools.view.plan_data import plan_data
 from ostinato.tools.view.strings import Strings
-from ostinato.tools.view.subjects import Subject
+from ostinato.tools.view.subjects import Viewed
 
 __all__ = ["diff_data"]
 
 
-def diff_data(before: Subject, after: Subject, strings: Strings) -> dict[str, Any]:
+def diff_data(before: Viewed, after: Viewed, strings: Strings) -> dict[str, Any]:
     """The difference from `before` to `after`, for a page whose entries are those of `after`."""
     plans = None if before.plan is None or after.plan is None else diff_plans(before.plan, after.plan)
     entries = [_side_by_side(before, after, *pair, strings) for pair in paired(before.graphs, after.graphs)]
@@ -34,7 +34,7 @@ def diff_data(before: Subject, after: Subject, strings: Strings) -> dict[str, An
     }
 
 
-def _side_by_side(before: Subject, after: Subject, old: str, new: str, strings: Strings) -> dict[str, Any]:
+def _side_by_side(before: Viewed, after: Viewed, old: str, new: str, strings: Strings) -> dict[str, Any]:
     """One entry of each side: what differs between their graphs and plans, and the first one's plan."""
     graph, plan, earlier = before.graphs[old], None, None
     if before.plan is not None:

@@ -18,7 +18,7 @@ from ostinato.tools.view.diff_data import diff_data
 from ostinato.tools.view.graph_data import graph_data
 from ostinato.tools.view.plan_data import memory_data, plan_data
 from ostinato.tools.view.strings import Strings
-from ostinato.tools.view.subjects import Subject
+from ostinato.tools.view.subjects import Viewed
 from ostinato.tools.view.timeline_data import profile_data
 
 __all__ = ["page_data", "report_page"]
@@ -31,16 +31,16 @@ SCRIPTS = (
     *("timeline_list.js", "timeline.js", "tables.js", "diff.js", "memory.js"),
 )
 """In the order in which they run: what others use comes first."""
-STYLES = ("page.css", "graph.css", "panels.css")
+STYLES = ("page.css", "graph.css", "panels.css", "print.css")
 
 
 def page_data(
-    subject: Subject,
+    subject: Viewed,
     title: str,
     *,
     profiles: Mapping[str, Profile] | None = None,
     ceilings: Ceilings | None = None,
-    before: Subject | None = None,
+    before: Viewed | None = None,
     before_title: str = "before",
 ) -> dict[str, Any]:
     """The data of a page. `profiles` are measured times by entry, `ceilings` what their device was measured to reach; with `before` the page says what differs

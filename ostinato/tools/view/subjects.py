@@ -23,9 +23,10 @@ from ostinato.runtime.executable import Executable
 from ostinato.runtime.program import Program
 from ostinato.saving.read import is_artifact, read_artifact
 from ostinato.stages import Lowered, Planned, Traced
+from ostinato.tools.named import Dump
 from ostinato.training import PlannedTraining, TracedTraining
 
-__all__ = ["Entry", "Subject", "Viewable", "subject_of"]
+__all__ = ["Entry", "Viewable", "Viewed", "subject_of"]
 
 Viewable = (
     Graph
@@ -38,6 +39,7 @@ Viewable = (
     | PlannedTraining
     | LLM
     | Embedder
+    | Dump
     | str
     | os.PathLike[str]
 )
@@ -55,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Viewed:
     """What is looked at: what it is called, what stage it is ("planned for host"), its entries, and where there are some the plan of the whole program and the
     addresses of its regions."""
 
@@ -76,32 +78,34 @@ class Subject:
         return {entry.name: entry.decisions for entry in self.entries}
 
 
-def subject_of(given: Viewable) -> Subject:
+def subject_of(given: Viewable) -> Viewed:
     """The entries of a graph, of a traced, lowered or planned model or training step, of a program, of whatever runs one, or of an artifact by its path.
 
     Raises `ConfigError` for something that is none of these, and what `read_artifact` raises.
     """
     if isinstance(given, Graph):
-        return Subject(given.name, "graph", (Entry(given.name, given),))
+        return Viewed(given.name, "graph", (Entry(given.name, given),))
     if isinstance(given, TracedTraining):
         return subject_of(given.traced)
     if isinstance(given, PlannedTraining):
         return subject_of(given.planned)
     if isinstance(given, Traced):
-        return Subject(_model(given.model), "traced", (Entry(given.graph.name, given.graph),))
+        return Viewed(_model(given.model), "traced", (Entry(given.graph.name, given.graph),))
     if isinstance(given, Lowered):
         entry = Entry(given.name, given.graph, None, given.decisions)
-        return Subject(_model(given.model), f"lowered for {given.target.name}", (entry,))
+        return Viewed(_model(given.model), f"lowered for {given.target.name}", (entry,))
     if isinstance(given, Planned):
         lowered = given.lowered
         entry = Entry(lowered.name, given.graph, given.plan, lowered.decisions)
-        return Subject(_model(given.model), f"planned for {lowered.target.name}", (entry,), given.program)
+        return Viewed(_model(given.model), f"planned for {lowered.target.name}", (entry,), given.program)
     if isinstance(given, LLM | Embedder):
         return subject_of(given.executable)
     if isinstance(given, Executable):
         placed = {region: address for region, address, _ in given.regions.placed.regions}
         stage = f"{given.device.name} ({given.device.isa}), {given.mode}"
         return replace(_program(given.program), stage=stage, addresses=placed)
+    if isinstance(given, Dump):
+        return _dump(given)
     if isinstance(given, str | os.PathLike) and is_artifact(given):
         return _artifact(given)
     program: Any = given  # callers are not type-checked
@@ -113,18 +117,30 @@ def subject_of(given: Viewable) -> Subject:
     return _program(program)
 
 
-def _program(program: Program) -> Subject:
+def _program(program: Program) -> Viewed:
     source, entries = program.source, _entries(program.plan, program.graphs, program.decisions)
     title = _called(source.checkpoint.path) if isinstance(source, CheckpointSource) else entries[0].name
-    return Subject(title, f"planned for {program.target.name}", entries, program.plan)
+    return Viewed(title, f"planned for {program.target.name}", entries, program.plan)
 
 
-def _artifact(path: str | os.PathLike[str]) -> Subject:
+def _artifact(path: str | os.PathLike[str]) -> Viewed:
     found = read_artifact(path)
     for graph in found.every_graph:
         verify(graph, phase="selected")
     entries = _entries(found.plan, found.graphs, found.decisions)
-    return Subject(Path(path).name, f"saved for {found.device} ({found.target})", entries, found.plan)
+    return Viewed(Path(path).name, f"saved for {found.device} ({found.target})", entries, found.plan)
+
+
+def _dump(dump: Dump) -> Viewed:
+    for graph in dump.graphs.values():
+        verify(graph)
+    plans = {} if dump.plan is None else dump.plan.entries
+    entries = tuple(Entry(name, graph, plans.get(name)) for name, graph in dump.graphs.items())
+    if not entries:
+        raise ConfigError(
+            "a plan without graphs cannot be looked at", hint="give the folder with its graphs, or the model"
+        )
+    return Viewed(entries[0].name, "stages" if dump.plan is None else "dumped", entries, dump.plan)
 
 
 def _entries(

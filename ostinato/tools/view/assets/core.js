@@ -3,7 +3,7 @@
 // ostinato.panel(id, {title, dock, available(data), render(element, data, bus)}): a tab. It is rendered when it is first shown.
 // ostinato.detail(id, {title, order, render(entry, node) -> element or null}): a section of the inspector for the selected node.
 // bus: entry() is the entry that is looked at, selection the node; select({entry, node}), hover({node}) and open(entry) change them;
-//   on("select" | "hover" | "entry" | "search" | "theme" | "show", fn) hears of it. `node` is a node's name, `entry` an entry's name.
+//   on("select" | "hover" | "entry" | "search" | "theme" | "show" | "print", fn) hears of it. `node` is a node's name, `entry` an entry's name.
 // Every text goes into the page as text, never as markup: names are whatever a program says.
 "use strict";
 
@@ -172,14 +172,31 @@ const ostinato = (() => {
     dock.shown = id;
     for (const [other, tab] of dock.tabs) tab.setAttribute("aria-selected", other === id);
     for (const child of dock.body.children) child.hidden = child.dataset.panel !== id;
-    if (!rendered.has(id)) {
-      const place = element("section.panel", { "data-panel": id, role: "tabpanel", "aria-label": spec.title });
-      rendered.set(id, place);
-      dock.body.append(place);
-      spec.render(place, data, bus);
-    }
+    render(id);
     bus.emit("show", id);
     remember(false);
+  }
+
+  // The place of a panel, which is filled when it is first asked for.
+  function render(id) {
+    if (rendered.has(id)) return rendered.get(id);
+    const spec = panels.get(id);
+    const place = element("section.panel", { "data-panel": id, role: "tabpanel", "aria-label": spec.title });
+    rendered.set(id, place);
+    docks[spec.place].body.append(place);
+    spec.render(place, data, bus);
+    return place;
+  }
+
+  // On paper there are no tabs: every panel is laid out, one after another, in light colours, and drawn before the browser takes the page.
+  function print(on) {
+    document.documentElement.classList.toggle("printed", on);
+    colours = new Map();
+    for (const [id, spec] of panels) if (spec.shown && (on || rendered.has(id))) render(id).hidden = !on && docks[spec.place].shown !== id;
+    bus.emit("theme", on || !dark.matches ? "light" : "dark");
+    for (const place of rendered.values()) if (on && place.view && place.view.paint) place.view.paint();
+    for (const table of document.querySelectorAll(".grid")) table.grid.paint();
+    bus.emit("print", on);
   }
 
   function moveTo(id, dock) {
@@ -275,6 +292,8 @@ const ostinato = (() => {
       bus.emit("theme", dark.matches ? "dark" : "light");
     });
     bus.emit("start", { search, facts, data });
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
     addEventListener("hashchange", restore);
     addEventListener("popstate", restore);
     addEventListener("keydown", (event) => {
@@ -306,7 +325,9 @@ const ostinato = (() => {
     bus, element, count, bytes, seconds, family, colour, css,
     get data() { return data; },
     text: (number) => data.strings[number],
-    theme: () => (dark.matches ? "dark" : "light"),
+    theme: () => (dark.matches && !ostinato.printed() ? "dark" : "light"),
+    printed: () => document.documentElement.classList.contains("printed"),
+    ratio: () => (ostinato.printed() ? 2 : window.devicePixelRatio || 1),
     panel: (id, spec) => panels.set(id, spec),
     detail: (id, spec) => details.set(id, spec),
   };

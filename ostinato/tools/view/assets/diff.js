@@ -283,7 +283,7 @@
         const pixels = new Uint32Array(half.image.data.buffer);
         pixels.fill(this.background);
         half.canvas.dataset.drawn = half.map.paint(pixels, w, h, this.view, half.fills, half.edges);
-        context.putImageData(half.image, 0, 0);
+        plots.cover(context, half.image);
         const { bottom, top, left, right } = this.view;
         for (const [nbytes, colour, dash] of [
           [half.map.arena.arena_bytes, css("--top"), []],

@@ -6,7 +6,7 @@
   const MOST_PASSING = 120;
   const view = { x: 0, y: 0, scale: 1 };
   let canvas, context, pen, place, over, overview, tip;
-  let graph = null, scene = null, hovered = null, matches = null, drawn = 0, frame = 0;
+  let graph = null, scene = null, hovered = null, matches = null, drawn = 0, frame = 0, before = null;
   const shownOf = new WeakMap(); // graph -> its map from a repeat to the shown stretch
 
   const shown = () => {
@@ -47,6 +47,16 @@
     view.x = width / 2 - (view.scale * scene.width + 40 < width ? scene.width / 2 : middle) * view.scale;
     view.y = scene.height * view.scale < height ? (height - scene.height * view.scale) / 2 : 20;
     redraw();
+  }
+
+  // All of it on a page, and afterwards what was looked at before.
+  function onPaper(on) {
+    if (on) {
+      before = { ...view };
+      resize();
+      fit(true);
+    } else Object.assign(view, before);
+    draw();
   }
 
   function zoom(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
@@ -128,7 +138,7 @@
   }
 
   function resize() {
-    const ratio = devicePixelRatio || 1;
+    const ratio = ostinato.ratio();
     const [width, height] = [Math.round(place.clientWidth * ratio), Math.round(place.clientHeight * ratio)];
     if (canvas.width !== width || canvas.height !== height) {
       const first = !canvas.width || !canvas.height;
@@ -140,7 +150,7 @@
   function draw() {
     frame = 0;
     resize();
-    const ratio = devicePixelRatio || 1;
+    const ratio = ostinato.ratio();
     const { css } = ostinato;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = css("--paper");
@@ -199,7 +209,7 @@
     const hide = scene.width * view.scale <= canvas.clientWidth && scene.height * view.scale <= canvas.clientHeight;
     overview.hidden = hide;
     if (hide || !width) return;
-    const ratio = devicePixelRatio || 1;
+    const ratio = ostinato.ratio();
     if (overview.width !== width * ratio) [overview.width, overview.height] = [width * ratio, height * ratio];
     const scale = Math.min((width - 12) / scene.width, (height - 12) / scene.height);
     const shift = (width - scene.width * scale) / 2;
@@ -334,6 +344,7 @@
       bus.on("entry", open);
       bus.on("select", selected);
       bus.on("theme", redraw);
+      bus.on("print", onPaper);
       bus.on("hover", (found) => {
         if (found && found.from === "graph") return;
         hovered = found ? itemOf(ostinato.resolver(bus.entry(), found.node)) : null;

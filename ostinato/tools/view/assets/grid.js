@@ -24,16 +24,18 @@ ostinato.Grid = class Grid {
     this.scroll = element("div.grid-scroll", { role: "table", "aria-label": name, tabindex: "0", onscroll: () => this.draw() }, this.head, this.body);
     this.element = element(
       "div.grid",
-      { style: `--columns: ${columns.map((column) => column.width || "1fr").join(" ")}` },
+      { style: `--count: ${columns.length}; --columns: ${columns.map((column) => column.width || "1fr").join(" ")}` },
       element("div.bar", {}, ...extra, element("span.search", {}, this.search), this.status, element("span.room"), note || "", this.copied),
       this.scroll,
     );
     this.scroll.addEventListener("keydown", (event) => this.key(event));
     this.draw = ostinato.plots.framed(() => this.paint());
     new ResizeObserver(() => this.draw()).observe(this.scroll);
+    this.element.grid = this;
   }
 
   static HEIGHT = 23;
+  static PRINTED = 300; // rows on paper
 
   set(rows) {
     this.rows = rows;
@@ -101,9 +103,10 @@ ostinato.Grid = class Grid {
 
   paint() {
     const { element } = ostinato,
-      height = Grid.HEIGHT;
-    const from = Math.max(0, Math.floor(this.scroll.scrollTop / height) - 4);
-    const to = Math.min(this.shown.length, from + Math.ceil(this.scroll.clientHeight / height) + 8);
+      height = Grid.HEIGHT,
+      printed = ostinato.printed();
+    const from = printed ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / height) - 4);
+    const to = Math.min(this.shown.length, printed ? Grid.PRINTED : from + Math.ceil(this.scroll.clientHeight / height) + 8);
     this.body.style.height = `${this.shown.length * height}px`;
     const made = [];
     for (let index = from; index < to; index += 1) {
@@ -124,6 +127,7 @@ ostinato.Grid = class Grid {
         ),
       );
     }
+    if (to < this.shown.length && printed) made.push(element("div.empty", {}, `and ${ostinato.count(this.shown.length - to)} more rows`));
     this.body.replaceChildren(...made);
   }
 

@@ -115,7 +115,7 @@ ostinato.plots = (() => {
 
   /** Gives a canvas the pixels of a box; returns its context scaled to CSS pixels, and how many pixels one of these has. */
   function fitted(canvas, width, height) {
-    const ratio = Math.min(2, window.devicePixelRatio || 1);
+    const ratio = Math.min(2, ostinato.ratio());
     const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (canvas.width !== w || canvas.height !== h) {
       [canvas.width, canvas.height] = [w, h];
@@ -125,6 +125,17 @@ ostinato.plots = (() => {
     const context = canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     return { context, ratio };
+  }
+
+  /** Covers a canvas with pixels. On paper they go by way of another canvas: Chromium prints what was drawn since, and forgets pixels that were put everywhere. */
+  function cover(context, image) {
+    if (!ostinato.printed()) return context.putImageData(image, 0, 0);
+    const copy = element("canvas", { width: image.width, height: image.height });
+    copy.getContext("2d").putImageData(image, 0, 0);
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(copy, 0, 0);
+    context.restore();
   }
 
   /** A text that fits `room` pixels of a small font: its front cut off, as the ends of names differ, or its end; "" where little of it does. */
@@ -157,5 +168,5 @@ ostinato.plots = (() => {
     return group;
   }
 
-  return { short, percent, address, ticks, byteTicks, colours, rgb, mix, pixel, brightness, showTip, hideTip, fact, framed, fitted, cut, choice };
+  return { short, percent, address, ticks, byteTicks, colours, rgb, mix, pixel, brightness, showTip, hideTip, fact, framed, fitted, cover, cut, choice };
 })();

@@ -1,4 +1,4 @@
-"""What `ostinato diff` is given on one side: a model with options, a training run, a saved plan, a graph as text, an artifact, or a dumped folder.
+"""What stands for a program on the command line: a model with options, a training run, a saved plan, a graph as text, an artifact, or a dumped folder.
 
 What is given decides by itself: a file by its name's end or its content, a folder by what lies in it. Everything else is the name of a model,
 behind which options of its own may stand: "smollm2,policy=strict,disable=fuse_qkv,T=1,128". A model is planned; no weight is loaded and no device opened.
@@ -6,13 +6,15 @@ behind which options of its own may stand: "smollm2,policy=strict,disable=fuse_q
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
+from ostinato.backend_hip.target import named_target
 from ostinato.frontend.model import load
 from ostinato.ir.checks import byte_count
-from ostinato.ir.decision import Decision
 from ostinato.ir.errors import ConfigError, OstinatoError
 from ostinato.ir.files import read_text
 from ostinato.ir.graph import Graph
@@ -20,20 +22,22 @@ from ostinato.ir.parse import parse_graph
 from ostinato.planner.plan import ProgramPlan
 from ostinato.planner.saved import program_from_json
 from ostinato.runtime.program import Program
-from ostinato.saving.manifest import Manifest
-from ostinato.saving.read import is_artifact, read_artifact
+from ostinato.saving.read import is_artifact
 from ostinato.tools.options import parse_shapes
 from ostinato.tools.programs import plan_buckets
 from ostinato.tools.stages import file_stem
 from ostinato.tools.train.job import is_run, plan_of_run
+from ostinato.training import PlannedTraining
 
-__all__ = ["KEYS", "Planning", "Subject", "open_subject"]
+__all__ = ["KEYS", "Dump", "Kind", "Named", "Planning", "kind_of", "open_named"]
 
 KEYS = ("policy", "dtype", "target", "context", "memory-limit", "reuse", "disable", "levels.NAME", "B", "T")
 """What may stand behind the name of a model."""
 _PLAN, _GRAPH = "plan.json", ".graph"
 _FILES = (".json", ".toml", _GRAPH)
 """Ends of names that no model has."""
+
+Kind = Literal["artifact", "training run", "file", "folder", "model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +56,45 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """One side: what there is of a plan, of graphs by entry (or by stage) and of the decisions of their nodes. `kind` says what it was read from,
-    `made_with` what an artifact says of what it was made of and on."""
+class Dump:
+    """What `compile --dump` or `passes --dump` wrote: the plan and the graphs that it is of by entry, with those before recomputation; or graphs by stage."""
 
-    name: str
-    kind: str
-    plan: ProgramPlan | None = None
-    graphs: Mapping[str, Graph] = field(default_factory=dict)
-    decisions: Mapping[str, Mapping[str, Decision]] = field(default_factory=dict)
-    made_with: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def of(name: str, kind: str, program: Program) -> Subject:
-        """A program as a side; the graphs are those before recomputation, of which the decisions are."""
-        graphs = {entry: program.original(entry) for entry in program.plan.entries if entry in program.graphs}
-        return Subject(name, kind, program.plan, graphs, program.decisions)
+    plan: ProgramPlan | None
+    graphs: Mapping[str, Graph]
+    originals: Mapping[str, Graph]
 
 
-def open_subject(text: str, planning: Planning) -> Subject:
-    """Reads or plans one side. Raises `ConfigError` for what is none, and what reading a plan, a graph or a model raises."""
-    path = Path(text)
+Named = Path | Program | PlannedTraining | ProgramPlan | Graph | Dump
+"""A path is that of an artifact."""
+
+
+def kind_of(text: str) -> Kind:
+    """What a name stands for, before it is read."""
     if is_artifact(text):
-        return _artifact(path)
-    if path.is_file() and is_run(text):
-        return _training(path, planning)
-    if path.is_file() and path.suffix.lower() != ".gguf":
-        return _file(path)
-    if path.is_dir() and not (path / "config.json").exists():
-        return _folder(path)
-    if path.suffix in _FILES and not path.exists():
+        return "artifact"
+    if is_run(text):
+        return "training run"
+    # unlike those of a Path these are False where a name cannot be looked at: whoever opens it says why
+    if os.path.isfile(text) and not text.lower().endswith(".gguf"):
+        return "file"
+    return "folder" if os.path.isdir(text) and not os.path.exists(os.path.join(text, "config.json")) else "model"
+
+
+def open_named(text: str, planning: Planning) -> Named:
+    """Reads or plans what a name stands for. Raises `ConfigError` for what is none, and what reading a plan, a graph or a model raises."""
+    path, kind = Path(text), kind_of(text)
+    if path.suffix.lower() in _FILES and not os.path.exists(text):
         raise ConfigError(f"there is no file {path}", hint="saved plans are what `ostinato plan --output` writes")
+    if kind == "artifact":
+        return path
+    if kind == "training run":
+        return plan_of_run(path, named_target(planning.target))
+    if kind == "file":
+        return _file(path)
+    if kind == "folder":
+        return _folder(path)
     name, own = _options(text, planning)
-    program = plan_buckets(
+    return plan_buckets(
         load(name),
         own.shapes,
         context=own.context,
@@ -96,47 +106,11 @@ def open_subject(text: str, planning: Planning) -> Subject:
         disable=own.disable,
         reuse=own.reuse,
     )
-    return Subject.of(text, "model", program)
 
 
-def _artifact(path: Path) -> Subject:
-    found = read_artifact(path)
-    return Subject(
-        str(path), "artifact", found.plan, found.originals, found.decisions, dict(_made_with(found.manifest))
-    )
-
-
-def _made_with(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """What an artifact was made of and on, fact by fact."""
-    yield "library", manifest.package_version
-    yield "native interface", str(manifest.abi_version)
-    for what, value in manifest.request.model_dump(exclude_defaults=True).items():
-        yield f"asked {what}", str(value)
-    for what, value in manifest.environment.model_dump().items():
-        yield f"made on {what}", str(value)
-    for what, table in (("row", manifest.rows), ("kernel", manifest.kernels)):
-        yield from ((f"{what} {name}", value) for name, value in table.items())
-    for what in ("operators", "rows", "kernels"):
-        yield from ((f"your {what} {name}", value) for name, value in getattr(manifest.extensions, what).items())
-    yield "model", f"{manifest.model.architecture} ({manifest.model.format}), {len(manifest.model.tensors)} tensors"
-    yield "weights", manifest.model.whole or manifest.model.sampled
-    yield "weights inside", "yes" if manifest.standalone else "no"
-
-
-def _training(path: Path, planning: Planning) -> Subject:
-    planned = plan_of_run(path, planning.target).planned
-    name = planned.lowered.name
-    return Subject(
-        str(path), "training", planned.program, {name: planned.lowered.graph}, {name: planned.lowered.decisions}
-    )
-
-
-def _file(path: Path) -> Subject:
+def _file(path: Path) -> ProgramPlan | Graph:
     text = read_text(path)
-    if text.lstrip().startswith("{"):
-        return Subject(str(path), "plan", program_from_json(text))
-    graph = _graph(path, text)
-    return Subject(str(path), "graph", graphs={graph.name: graph})
+    return program_from_json(text) if text.lstrip().startswith("{") else _graph(path, text)
 
 
 def _graph(path: Path, text: str) -> Graph:
@@ -149,31 +123,26 @@ def _graph(path: Path, text: str) -> Graph:
         ) from None
 
 
-def _folder(path: Path) -> Subject:
-    """What `compile --dump` or `passes --dump` wrote."""
+def _folder(path: Path) -> Dump:
     texts = {file.name.removesuffix(_GRAPH): file for file in sorted(path.glob(f"*{_GRAPH}"))}
-    plan = program_from_json(read_text(path / _PLAN)) if (path / _PLAN).exists() else None
+    plan = program_from_json(read_text(path / _PLAN)) if os.path.exists(path / _PLAN) else None
     if plan is None and not texts:
         raise ConfigError(
             f"{path} holds neither a model (config.json) nor a plan ({_PLAN}) nor a graph (*{_GRAPH})",
             hint="name a folder that `ostinato compile --dump` or `ostinato passes --dump` wrote",
         )
+    read = {stem: _graph(file, read_text(file)) for stem, file in texts.items()}
     if plan is None:
-        return Subject(
-            str(path), "stages", graphs={stem: _graph(file, read_text(file)) for stem, file in texts.items()}
-        )
-    graphs: dict[str, Graph] = {}
-    for name in plan.entries:
-        stem = file_stem(name)
-        file = texts.get(f"{stem}.original", texts.get(stem))
-        if file is not None:
-            graphs[name] = _graph(file, read_text(file))
-    return Subject(str(path), "dump", plan, graphs)
+        return Dump(None, read, read)
+    stems = {name: file_stem(name) for name in plan.entries}
+    graphs = {name: read[stem] for name, stem in stems.items() if stem in read}
+    before = {name: read[f"{stem}.original"] for name, stem in stems.items() if f"{stem}.original" in read}
+    return Dump(plan, graphs, {**graphs, **before})
 
 
 def _options(text: str, planning: Planning) -> tuple[str, Planning]:
     """The model that a text names, and how it is planned: as given for both sides but for what stands behind the name."""
-    name, *parts = [text] if Path(text).exists() else text.split(",")
+    name, *parts = [text] if os.path.exists(text) else text.split(",")
     values: list[list[str]] = []
     for part in parts:
         key, equals, value = part.partition("=")
