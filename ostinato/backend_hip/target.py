@@ -29,7 +29,7 @@ from ostinato.ir.step import StepKind
 from ostinato.ir.target import Impl, Target
 from ostinato.ir.version import VERSION
 
-__all__ = ["ALIGNMENT", "KNOWN", "hip_target", "host_rows_target", "host_target", "named_target", "wave_of"]
+__all__ = ["ALIGNMENT", "hip_target", "host_rows_target", "host_target", "named_target", "wave_of"]
 
 ALIGNMENT = 256
 """Bytes; every planned buffer starts at a multiple of it."""
@@ -37,7 +37,7 @@ ALIGNMENT = 256
 _ARCHITECTURE = re.compile(r"(sm)_[0-9]+[a-z]?|(gfx)[0-9]+[a-f]?")
 _SM = (70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121)
 _GFX = "900 906 908 90a 940 941 942 950 1010 1011 1012 1030 1031 1032 1034 1035 1036 1100 1101 1102 1103 1150 1151 1152 1153 1200 1201"
-KNOWN = ("host", *(f"sm_{number}" for number in _SM), *(f"gfx{number}" for number in _GFX.split()))
+_KNOWN = ("host", *(f"sm_{number}" for number in _SM), *(f"gfx{number}" for number in _GFX.split()))
 """What can be planned for by its name; a card that is there may be of another architecture."""
 
 
@@ -83,9 +83,9 @@ def _gpu_rows(architecture: str, wave: int, maker: str, vendor: bool, more: tupl
 
 def named_target(name: str) -> Target:
     """The target that people call so: "host", or the architecture of a GPU, with the waves that its makers say. Rows with a record are judged by it, the others
-    are on trust. Raises `ConfigError` for a name that is none of `KNOWN`."""
-    if name not in KNOWN:
-        raise ConfigError(f"there is no target {shown(name)}", hint=f"known: {', '.join(KNOWN)}")
+    are on trust. Raises `ConfigError` for a name that is none, with those that there are."""
+    if name not in _KNOWN:
+        raise ConfigError(f"there is no target {shown(name)}", hint=f"known: {', '.join(_KNOWN)}")
     if name == "host":
         return host_target()
     found = hip_target(name, wave_of(name))

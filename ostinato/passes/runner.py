@@ -133,26 +133,16 @@ def run_passes(
     origins = Origins()
     for item in running:
         if item.name in left_out:
-            _note(uses, uses_of(item, gates[item.name], graph, item.apply(graph, target), target))
+            made, _ = _made(item, graph, target, users)
+            _note(uses, uses_of(item, gates[item.name], graph, made, target))
             continue
         if missing := [fact for fact in item.requires if fact not in facts]:
             hint = "bind the graph to a bucket first" if missing == ["bound"] else "run the pass that ensures it before"
             raise PlanError(f"pass {item.name} requires {missing} of @{graph.name}", hint=hint)
         start = time.perf_counter()
         before = graph
-        try:
-            if isinstance(item, DecidingPass):
-                graph, found = item.decide(graph, target)
-                decisions.update(found)
-            elif item.name in users:
-                graph = _applied(item, graph, target)
-            else:
-                graph = item.apply(graph, target)
-        except Exception as error:
-            if item.name in users and not isinstance(error, OstinatoError):
-                raise raised(error, f"pass {item.name}") from error
-            error.add_note(f"raised by pass {item.name}")
-            raise
+        graph, found = _made(item, graph, target, users)
+        decisions.update(found)
         with _readable(item.name) if item.name in users else nullcontext():
             if graph is not before:
                 _require_graph(item.name, graph)
@@ -191,6 +181,19 @@ def _until(
         stages = [name for name in names if name not in left_out]
         raise ConfigError(f"there is no stage {stop_after!r} to stop after", hint=f"stages: {', '.join(stages)}")
     return running[: names.index(stop_after)]
+
+
+def _made(item: Pass, graph: Graph, target: Target, users: frozenset[str]) -> tuple[Graph, Mapping[str, Decision]]:
+    """What a pass makes of a graph, and what it decided, where it is one that decides. Raises as `run_passes` says."""
+    try:
+        if isinstance(item, DecidingPass):
+            return item.decide(graph, target)
+        return _applied(item, graph, target) if item.name in users else item.apply(graph, target), {}
+    except Exception as error:
+        if item.name in users and not isinstance(error, OstinatoError):
+            raise raised(error, f"pass {item.name}") from error
+        error.add_note(f"raised by pass {item.name}")
+        raise
 
 
 def _applied(item: Pass, graph: Graph, target: Target) -> Graph:

@@ -48,7 +48,7 @@ def test_nodes_and_bytes_of_a_training_run_are_explained(ostinato: Run, training
     rows = ostinato("explain", str(training), "logits", "--json").report()
     assert isinstance(rows, ExplainReport)
     assert rows.entry == "train"
-    assert any(node.name == "d.logits.matmul" or "logits" in node.name for node in rows.nodes)
+    assert any("logits" in node.name for node in rows.nodes)
     peak = ostinato("explain", str(training), "--peak", "--json").report()
     assert isinstance(peak, ExplainReport)
     assert peak.peak is not None

@@ -71,11 +71,7 @@ def validated(
     for trial in () if reason else tried:
         try:
             found = judge(trial, machine)
-        except (
-            CapacityError,
-            LifecycleError,
-            UserCodeError,
-        ):  # no memory, interrupted, or a mistake beside the kernel: nothing to blame it for
+        except (CapacityError, LifecycleError, UserCodeError):  # nothing that the kernel could be blamed for
             raise
         except (Mismatch, OstinatoError) as error:
             reason = f"{error}; {trial.call}"[:_LONGEST_REASON]

@@ -127,7 +127,11 @@ class _Search:
         self.floor = Floor(most + self._ahead, order[turn])
         self.least = self._ladder.least + self._ahead
         self.found: _Found | None = None
-        self.tried = 0
+        self._plans: dict[tuple[Script, bool], _Found] = {}
+
+    @property
+    def tried(self) -> int:
+        return len(self._plans)
 
     def run(self) -> None:
         """Goes down the ladder from the limit until what is below costs more than what was found."""
@@ -160,11 +164,12 @@ class _Search:
             self.found = found
 
     def _planned(self, script: Script, *, searched: bool = False) -> _Found:
-        task = self._task
-        made = rewritten(task.graph, self._prepared.storages, self._model, script, task.ops)
-        plan = task.plan(made.graph, None if searched else made.schedule)
-        self.tried += 1
-        return _Found(script, made.graph, self._marked(plan, script, made.clones))
+        task, key = self._task, (script, searched)
+        if key not in self._plans:
+            made = rewritten(task.graph, self._prepared.storages, self._model, script, task.ops)
+            plan = task.plan(made.graph, None if searched else made.schedule)
+            self._plans[key] = _Found(script, made.graph, self._marked(plan, script, made.clones))
+        return self._plans[key]
 
     def _marked(self, plan: EntryPlan, script: Script, clones: Mapping[str, str]) -> EntryPlan:
         """The plan of a graph with clones, which says so."""
