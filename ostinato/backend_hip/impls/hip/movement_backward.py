@@ -23,7 +23,7 @@ __all__ = ["MOVEMENT_BACKWARD_ROWS"]
 _FILE = "movement/movement_backward"
 _EMBEDDING_FILE = "linear/embedding_backward"
 _SHARE = 64
-"""Rows of a table that a block makes, as the kernel has it."""
+"""Rows of a table that a block makes, about."""
 
 
 def _launch(site: CallSite) -> Launch:

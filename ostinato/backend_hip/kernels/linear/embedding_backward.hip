@@ -2,7 +2,6 @@
 // that nothing is added atomically. Id -1 reads no row; other ids out of range are reported.
 #include "runs.h"
 
-constexpr i64 SHARE = 64;  // rows of the table that a block makes
 constexpr int MOST_THREADS = 256;
 constexpr i32 NONE = -1;
 
@@ -22,7 +21,8 @@ DEVICE void for_tokens(i64 first, i64 end, Wanted wanted, F body) {
     }
 }
 
-// A block zeroes its rows of y [rows, width] and adds what was read of them.
+// A block zeroes its rows of y [rows, width] and adds what was read of them. Neighbouring blocks have neighbouring rows,
+// so that all write to one place of memory at a time, and rows that are read more often than others are shared out.
 DEVICE void embedding_backward(const f32* gradient, const i32* ids, f32* y, i64 tokens, i64 rows, i64 width,
                                Status status) {
     if (block_index() == 0) {
@@ -30,22 +30,25 @@ DEVICE void embedding_backward(const f32* gradient, const i32* ids, f32* y, i64 
             if (ids[token] < NONE || ids[token] >= rows) status.out_of_range();
         }
     }
-    for (i64 first = block_index() * SHARE; first < rows; first += block_count() * SHARE) {
-        const i64 end = smaller(rows, first + SHARE);
-        f32* const own = y + first * width;
-        share_runs(thread_index(), thread_count(), (end - first) * width, aligned(own), [=](i64 i, auto n) {
+    const bool whole = aligned(y) && width % RUN == 0;
+    for (i64 row = block_index(); row < rows; row += block_count()) {
+        f32* const own = y + row * width;
+        share_runs(thread_index(), thread_count(), width, whole, [=](i64 i, auto n) {
             const f32 zeros[n.value] = {};
             give(own + i, zeros);
         });
-        const auto wanted = [=](i64 token) { return ids[token] >= first && ids[token] < end; };
-        for_tokens(0, tokens, wanted, [=](const i32* found, i32 count) {
-            for (i32 n = 0; n < count; ++n) {
-                const f32* const from = gradient + found[n] * width;
-                f32* const to = y + ids[found[n]] * width;
-                for (i64 i = thread_index(); i < width; i += thread_count()) to[i] += from[i];
-            }
-        });
     }
+    block_barrier();  // a row is added to by other threads than have zeroed it
+    const auto wanted = [=](i64 token) {
+        return ids[token] >= 0 && ids[token] < rows && static_cast<u32>(ids[token]) % block_count() == block_index();
+    };
+    for_tokens(0, tokens, wanted, [=](const i32* found, i32 count) {
+        for (i32 n = 0; n < count; ++n) {
+            const f32* const from = gradient + found[n] * width;
+            f32* const to = y + ids[found[n]] * width;
+            for (i64 i = thread_index(); i < width; i += thread_count()) to[i] += from[i];
+        }
+    });
 }
 
 // A block a token: that of the first one with an id adds all that have it.
