@@ -1,4 +1,5 @@
-"""Gradients of attention by tiles, over random sequences: against the reference, with heads that share keys in blocks of their own and all in one."""
+"""Gradients of attention by tiles, over random sequences: against the reference, with heads that share keys in blocks of their own and all in one, and with
+spans of what streams by in blocks of their own."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ by_wave = pytest.mark.parametrize("wave", WAVES)
 CASES = 3
 
 
-def sequences(rng: np.random.Generator, width: int) -> Sample:
+def sequences(rng: np.random.Generator, width: int, times: tuple[int, ...] = (16, 31, 33, 45)) -> Sample:
     """Whole sequences of bf16 with a log_sum near what it would be; some see all, some a window."""
-    batch, time = int(rng.integers(1, 3)), int(rng.choice([16, 31, 33, 45]))
+    batch, time = int(rng.integers(1, 3)), int(rng.choice(times))
     shared, group = ((1, 3), (2, 2), (2, 1))[int(rng.integers(3))]
     of_query, of_key = (batch, time, shared * group, width), (batch, time, shared, width)
     log_sum = reals(rng.uniform(3.0, 5.0, (batch, shared * group, time)))
@@ -55,6 +56,48 @@ def test_random_sequences_agree_with_the_reference(wave: int, width: int, rng: n
     for _ in range(CASES):
         sample = sequences(rng, width)
         run(as_it_lies(wave, sample), wave, rng, sample)
+
+
+@by_wave
+@pytest.mark.parametrize(("width", "span"), [(64, 1), (64, 2), (128, 1)])
+def test_few_blocks_have_a_span_each_of_what_streams_by(
+    wave: int, width: int, span: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_backward, "_SPAN", span)
+    for _ in range(CASES):
+        sample = sequences(rng, width, (65, 96, 101))
+        call = as_it_lies(wave, sample)
+        batches, time, heads, _ = call.site.operand(1).static_shape
+        kv_heads, tiles = call.site.operand(2).static_shape[2], -(-time // 32)
+        spans = -(-tiles // span)
+        launch = call.row.launch_of(call.site)
+        assert launch is not None
+        assert launch.grid[0] == batches * tiles * 2 * heads * spans
+        kept = batches * tiles * spans * 32 * width * 4
+        of_keys = 2 * heads if heads // kv_heads * spans > 1 else 0
+        assert call.row.workspace(call.site) == kept * (of_keys + (heads if spans > 1 else 0))
+        run(call, wave, rng, sample)
+
+
+@by_wave
+def test_many_blocks_and_short_sequences_are_not_cut(wave: int) -> None:
+    def spans(batch: int, time: int) -> int:
+        of_query, of_key = (batch, time, 14, 64), (batch, time, 2, 64)
+        operands = normal(of_query), normal(of_query, DType.BF16), *[normal(of_key, DType.BF16)] * 2
+        log_sum = reals(np.zeros((batch, 14, time), np.float32))
+        call = as_it_lies(wave, valid(*operands, normal(of_query, DType.BF16), log_sum, scale=0.125))
+        launch, tiles = call.row.launch_of(call.site), -(-time // 32)
+        assert launch is not None
+        return launch.grid[0] // (batch * tiles * 28)
+
+    assert [spans(1, 192), spans(1, 193), spans(1, 512), spans(2, 512), spans(4, 512), spans(1, 2048)] == [
+        1,
+        2,
+        3,
+        3,
+        1,
+        1,
+    ]
 
 
 @by_wave

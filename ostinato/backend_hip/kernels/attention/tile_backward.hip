@@ -5,8 +5,10 @@
 // cut in three, which loses nothing of an f32, and products of parts are left out where they are less than its last bit.
 // Matrix units of some GPUs cut their sums off instead of rounding them, so that long sums are made outside of them.
 //
-// Heads that share keys have a block each while there are tickets for it. Each then leaves its sums in the workspace, and
-// the last one of them adds them up in the order of heads, whichever it is. Else one block has all of these heads.
+// Heads that share keys have a block each while there are tickets for it, else one block has all of them. Where there are
+// few blocks, what streams by is cut in spans with a block each, since a kernel takes as long as its longest block. All
+// blocks of the same rows leave their sums in the workspace, and the last one of them adds them up in the order of heads
+// and spans, whichever it is.
 #include "sequences.h"
 #include "tile.h"
 
@@ -289,28 +291,39 @@ struct Half {
             for (int i = 0; i < SUMS; ++i) at[(d * SUMS + i) * THREADS + thread_index()] = sums[d].values[i];
         }
     }
-    // Those of so many blocks, `step` apart, in their order.
+    // Those of so many blocks, `step` apart, in their order. All that a block has is under way together.
     DEVICE void join(const f32* at, i64 step, i32 blocks) {
+        for (i32 block = 0; block < blocks; ++block) {
+            const f32* const from = at + block * step + thread_index();
+            f32 more[ACROSS * SUMS];
 #pragma unroll
-        for (int d = 0; d < ACROSS; ++d) {
+            for (int n = 0; n < ACROSS * SUMS; ++n) more[n] = from[n * THREADS];
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-                const f32* const from = at + (d * SUMS + i) * THREADS + thread_index();
-                f32 total = from[0];
-                for (i32 block = 1; block < blocks; ++block) total += from[block * step];
-                sums[d].values[i] = total;
+            for (int n = 0; n < ACROSS * SUMS; ++n) {
+                f32& own = sums[n / SUMS].values[n % SUMS];
+                own = block == 0 ? more[n] : own + more[n];
             }
         }
     }
 };
 
-// Adds to the gradients of the keys from `own` on, the block's own, what all queries of a head have for them.
+// What of a row of tiles streams by, and which part of it is a block's: all of it, or a span of so many tiles.
+struct Stream {
+    i32 begin, end, spans;
+    DEVICE Stream(i32 first, i32 last, i32 tiles, i32 span) {
+        const i32 length = tiles * STEP;
+        spans = tiles == 0 ? 1 : larger((last - first + length - 1) / length, 1);
+        begin = tiles == 0 ? first : first + span * length;
+        end = tiles == 0 ? last : smaller(last, begin + length);
+    }
+};
+
+// Adds to the gradients of the keys from `own` on, the block's own, what queries of a head have for them.
 template <int WIDTH, class Y>
 DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, const Own<WIDTH>& held, i64 batch, i32 head,
-                    i32 own, Half<WIDTH>& keys, Half<WIDTH>& values) {
+                    i32 own, Stream queries, Half<WIDTH>& keys, Half<WIDTH>& values) {
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
-    const i32 end = p.window > 0 ? smaller(p.time, own + OWN - 1 + p.window) : p.time;
-    for (i32 first = own; first < end; first += STEP) {
+    for (i32 first = queries.begin; first < queries.end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_queries(p, memory, batch, head, first);
         block_barrier();
@@ -341,15 +354,14 @@ DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, const Own<
     }
 }
 
-// The gradient of the queries from `own` on of a head.
+// Adds to the gradient of the queries from `own` on of a head what keys have for them.
 template <int WIDTH, class Y>
-DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own,
+DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own, Stream keys,
                        Half<WIDTH>& queries) {
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
-    const i32 end = smaller(p.time, own + OWN), begin = p.window > 0 ? larger(own + 1 - p.window, 0) : 0;
     send_queries(p, memory, batch, head, own);
     const Own<WIDTH> held(memory);
-    for (i32 first = begin / STEP * STEP; first < end; first += STEP) {
+    for (i32 first = keys.begin; first < keys.end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_keys(p, memory, batch, head / p.group, first);
         copies_done();
@@ -380,15 +392,16 @@ DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 bat
 }
 
 // gradient, q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width], log_sum [batches, heads, time].
-// `sharers` heads of a group have a block each: all of them, or one that has them all. The workspace holds for each of
-// them the gradients of 32 keys and of their values.
+// `sharers` heads of a group have a block each: all of them, or one that has them all. A span has `tiles_of_span` tiles, 0
+// where nothing is cut. The workspace holds for each tile of keys, sharer and span the gradients of 32 keys and of their
+// values, where there are several, and behind them for each tile of queries and span their gradients.
 template <int WIDTH, class Y, class R>
 DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, const bf16* k, const bf16* v, const Y* y,
                                            const f32* log_sum, const i32* count, R* q_gradient, R* k_gradient,
                                            R* v_gradient, f32* workspace, i64 batches, i64 time, i64 heads,
-                                           i64 kv_heads, i64 sharers, f64 scale, i64 window, f64 cap, i64 q_batch,
-                                           i64 q_token, i64 q_head, i64 k_batch, i64 k_token, i64 k_head, i64 v_batch,
-                                           i64 v_token, i64 v_head, Status status) {
+                                           i64 kv_heads, i64 sharers, i64 tiles_of_span, f64 scale, i64 window,
+                                           f64 cap, i64 q_batch, i64 q_token, i64 q_head, i64 k_batch, i64 k_token,
+                                           i64 k_head, i64 v_batch, i64 v_token, i64 v_head, Status status) {
     constexpr int KEPT = OWN * WIDTH;
     SHARED(Words, words, (2 + PARTS) * KEPT / RUN);
     SHARED(Words, exchanged, WAVES / HALVES * PARTS * EXCHANGED / RUN);
@@ -406,29 +419,38 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
                           Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, steps.whole(q, k, v),
                           aligned(gradient) && aligned(y)};
     const i64 valid = valid_rows(count, batches), tiles = (time + OWN - 1) / OWN, owners = kv_heads * sharers;
-    const i64 units = valid * (owners + heads);
+    const i32 span_tiles = static_cast<i32>(tiles_of_span);
+    const i64 spans = tiles_of_span == 0 ? 1 : (tiles + tiles_of_span - 1) / tiles_of_span;
+    const i64 kept_of_keys = sharers * spans > 1 ? batches * kv_heads * tiles * sharers * spans * 2 * KEPT : 0;
+    const i64 units = valid * (owners + heads) * spans;
     for (i64 unit = block_index(); unit < tiles * units; unit += block_count()) {
         // the first keys are seen by most, and the last queries see most
-        const i64 turn = unit / units, place = unit % units;
+        const i64 turn = unit / units, place = unit % units / spans;
+        const i32 span = static_cast<i32>(unit % spans);
         block_barrier();  // an earlier unit may still be read
         if (place < valid * owners) {
             const i64 batch = place / owners;
             const i32 own = static_cast<i32>(turn * OWN), sharer = static_cast<i32>(place % sharers);
             const i32 kv = static_cast<i32>(place % owners / sharers), each = static_cast<i32>(group / sharers);
+            const i32 end = p.window > 0 ? smaller(length, own + OWN - 1 + p.window) : length;
+            const Stream queries(own, end, span_tiles, span);
+            if (span >= queries.spans) continue;
             Half<WIDTH> keys, values;
             send_keys(p, memory, batch, kv, own);
             const Own<WIDTH> held(memory);
             for (i32 h = 0; h < each; ++h) {
-                of_keys(p, memory, held, batch, kv * group + sharer * each + h, own, keys, values);
+                of_keys(p, memory, held, batch, kv * group + sharer * each + h, own, queries, keys, values);
             }
-            if (sharers > 1) {
+            const i32 blocks = static_cast<i32>(sharers) * queries.spans;
+            if (blocks > 1) {
                 const i64 shared = (batch * kv_heads + kv) * tiles + turn;
-                f32* const sums = workspace + shared * sharers * 2 * KEPT;
-                keys.keep(sums + sharer * 2 * KEPT);
-                values.keep(sums + sharer * 2 * KEPT + KEPT);
-                if (!status.last_of(static_cast<u32>(sharers), shared)) continue;
-                keys.join(sums, 2 * KEPT, static_cast<i32>(sharers));
-                values.join(sums + KEPT, 2 * KEPT, static_cast<i32>(sharers));
+                f32* const sums = workspace + shared * sharers * spans * 2 * KEPT;
+                f32* const mine = sums + (sharer * queries.spans + span) * 2 * KEPT;
+                keys.keep(mine);
+                values.keep(mine + KEPT);
+                if (!status.last_of(static_cast<u32>(blocks), shared)) continue;
+                keys.join(sums, 2 * KEPT, blocks);
+                values.join(sums + KEPT, 2 * KEPT, blocks);
             }
             const i64 to = ((batch * time + own) * kv_heads + kv) * WIDTH;
             keys.store(k_gradient + to, kv_heads * WIDTH, length - own);
@@ -436,8 +458,18 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
         } else {
             const i64 from = place - valid * owners, batch = from / heads;
             const i32 head = static_cast<i32>(from % heads), own = static_cast<i32>((tiles - 1 - turn) * OWN);
+            const i32 begin = p.window > 0 ? larger(own + 1 - p.window, 0) / STEP * STEP : 0;
+            const Stream keys(begin, smaller(length, own + OWN), span_tiles, span);
+            if (span >= keys.spans) continue;
             Half<WIDTH> queries;
-            of_queries(p, memory, batch, head, own, queries);
+            of_queries(p, memory, batch, head, own, keys, queries);
+            if (keys.spans > 1) {
+                const i64 shared = (batch * heads + head) * tiles + turn;
+                f32* const sums = workspace + kept_of_keys + shared * spans * KEPT;
+                queries.keep(sums + span * KEPT);
+                if (!status.last_of(static_cast<u32>(keys.spans), batches * kv_heads * tiles + shared)) continue;
+                queries.join(sums, KEPT, keys.spans);
+            }
             queries.store(q_gradient + ((batch * time + own) * heads + head) * WIDTH, heads * WIDTH, length - own);
         }
     }
