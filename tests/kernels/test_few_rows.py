@@ -57,7 +57,8 @@ def attention(rows: int) -> Sample:
 @pytest.mark.parametrize(
     ("op", "name", "cut", "counts"),
     [
-        ("linear", "hip_few_rows", linear(896, gain=True), (1, 3, 8)),
+        ("linear", "hip_few_rows", linear(896, gain=True), (1, 3, 4)),
+        ("linear", "hip_few_rows", linear(896, gain=False), (1, 3, 8)),
         ("linear", "hip_few_rows", linear(4864, gain=False), (1, 2)),  # several groups of lanes an output
         ("attention_packed", "hip_split", attention, (1, 4)),
     ],
@@ -84,6 +85,16 @@ def test_rows_of_x_that_a_block_has_no_memory_for_are_refused() -> None:
     cut = linear(4864, gain=False)
     assert refusal(row, cut(2)) is None
     assert "4 rows of x must fit 40 KiB of a block's memory, found 76 KiB" in str(refusal(row, cut(3)))
+
+
+def test_more_than_four_rows_go_to_the_matrix_units_where_these_take_them() -> None:
+    row = next(row for row in HIP_ROWS if row.identity == "linear@hip_few_rows")
+    said = "more than 4 rows by halves go to the matrix units, found 8"
+    assert refusal(row, linear(896, gain=True)(4)) is None
+    assert said in str(refusal(row, linear(896, gain=True)(5)))
+    assert said in str(refusal(row, valid(normal((8, 64), BF16), normal((9, 64), BF16))))
+    assert refusal(row, linear(904, gain=True)(5)) is None
+    assert refusal(row, valid(normal((8, 64)), normal((9, 64)), None, None, normal((64,)), eps=1e-6)) is None
 
 
 def test_weights_may_lie_at_any_address(rng: np.random.Generator) -> None:

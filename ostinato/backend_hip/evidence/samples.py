@@ -96,11 +96,16 @@ LARGE: Mapping[str, tuple[Sample, ...]] = {
         valid(normal((2, 16640), DType.BF16), normal((3, 16640), DType.BF16), None, normal((2, 3)), dtype="f32"),
         *_whole_runs(),
     ),
-    "linear_split": tuple(_two_parts()),
+    "linear_split": (
+        *_two_parts(),
+        valid(normal((70, 160), DType.BF16), normal((80, 160), DType.BF16), normal((80,)), sizes=(48, 32)),
+    ),
     "linear_swiglu": (
         valid(normal((3, 8192), DType.BF16), _as_trained((6, 8192), DType.BF16), dtype="f32"),
         valid(normal((50, 160), DType.F16), normal((66, 160), DType.F16), dtype="f32"),
+        valid(normal((70, 160), DType.BF16), _as_trained((66, 160), DType.BF16)),
     ),
+    "linear_group": (valid(normal((70, 96), DType.BF16), *[normal((rows, 96), DType.BF16) for rows in (48, 33)]),),
     "rms_norm": (valid(normal((2, 5000), DType.BF16), normal((5000,)), eps=1e-6),),
     "add_rms_norm": (valid(normal((2, 1300)), normal((2, 1300)), normal((1300,)), eps=1e-6),),
     "rms_norm_backward": (

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ostinato.backend_hip.impls.common import FLOATS, Predicate, all_of, first_reason, need_dtype
 from ostinato.backend_hip.impls.hip.common import HIP, Params, block_launch, counts_entries, rows_of
+from ostinato.backend_hip.impls.hip.linear import DEPTH, HALVES
 from ostinato.backend_hip.impls.linear import MAX_SPLIT, at_most_three, linear_dtypes
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.evidence import Exactness
@@ -29,6 +30,8 @@ _STEPS = 8
 """Runs of 16 bytes that a lane takes of a row of the weight at most."""
 _MOST_ROOM = 40
 """KiB of shared memory for x at most: every device has 48."""
+_HALVES_ROWS = 4
+"""Rows by a weight of halves at most: more are faster on matrix units, though norm, gate, rotation and residual are not inside there."""
 _UNSTAGED = 2
 """Rows of x that a kernel takes from where they lie if need be: with more of them it runs out of registers."""
 _MOST_THREADS = 512
@@ -108,6 +111,9 @@ def _fits_block(site: CallSite) -> str | None:
     if columns % unit or not 0 < columns <= most:
         return f"weight columns must be a multiple of {unit} and at most {most}, found {columns}"
     room, rows = _room(site)
+    to_units = site.operand(0).dtype in HALVES or site.real("eps") > 0.0  # a norm in front rounds to halves
+    if rows > _HALVES_ROWS and to_units and site.operand(1).dtype in HALVES and columns % DEPTH == 0:
+        return f"more than {_HALVES_ROWS} rows by halves go to the matrix units, found {rows}"
     if rows > _UNSTAGED and room > _MOST_ROOM:
         return f"{rows} rows of x must fit {_MOST_ROOM} KiB of a block's memory, found {room} KiB"
     return None

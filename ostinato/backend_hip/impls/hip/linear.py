@@ -7,8 +7,8 @@ few rows share what it reads. The readable kernel is what is left: norms before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from ostinato.backend_hip.impls.common import all_of, first_reason, need_dtype, without
 from ostinato.backend_hip.impls.hip.common import (
@@ -30,10 +30,11 @@ from ostinato.ir.step import Launch
 from ostinato.ir.target import ANY, CallSite, Extents, Impl, Level
 from ostinato.ir.types import DType
 
-__all__ = ["LINEAR_ROWS", "TILE", "fixed_cut", "halves"]
+__all__ = ["DEPTH", "HALVES", "LINEAR_ROWS", "TILE", "Panels", "fixed_cut", "halves", "panels_of"]
 
 _FILE = "linear/linear"
 _TILE_FILE = "linear/tile"
+_PANEL_FILE = "linear/panel"
 _LANES = 32
 TILE = 16
 """Rows, and outputs, of a product of the matrix units."""
@@ -72,8 +73,8 @@ def _outputs(site: CallSite) -> int:
     return sum(result.static_shape[-1] for result in site.results)
 
 
-_HALVES = (DType.F16, DType.BF16)
-_DEPTH = 32
+HALVES = (DType.F16, DType.BF16)
+DEPTH = 32
 """Columns that one product of the matrix units takes."""
 _PARTS = (4, 8, 16)
 """Waves of a block, which share the columns."""
@@ -84,6 +85,11 @@ _MOST_SHARED = 44
 """Tiles of sums, a KiB each, that a block has memory for."""
 _TILES = (1, 2, 4)
 """Tiles of 16 rows that a block takes at most."""
+_PANEL_ROWS, _PANEL_ROWS_OF_LONG = 65, 193
+"""Rows from which on products by `fixed_cut` are faster in panels on an H200, and where weights have more than `_LONG` columns."""
+_LONG = 2048
+_PANEL_WAVES, _PANEL_SIDE = 4, 64
+"""Waves of a panel, and its rows and outputs."""
 
 
 def halves(site: CallSite) -> str | None:
@@ -91,18 +97,39 @@ def halves(site: CallSite) -> str | None:
     x, weight = site.operand(0), site.operand(1)
     columns = weight.static_shape[1]
     return first_reason(
-        need_dtype("x", x, _HALVES),
+        need_dtype("x", x, HALVES),
         need_dtype(OP[site.node.op].operands[1].name, weight, (x.dtype,)),
-        f"weight columns must be a multiple of {_DEPTH}, found {columns}" if columns % _DEPTH else None,
+        f"weight columns must be a multiple of {DEPTH}, found {columns}" if columns % DEPTH else None,
     )
 
 
 def fixed_cut(rows: int, columns: int, weights: int = 1) -> tuple[int, int]:
     """Tiles of 16 rows and waves of a block, for outputs of so many weights each. The waves, which share the columns, follow from these alone: one order of
     sums for any number of rows."""
-    parts = next((count for count in _PARTS if count * _STEPS_A_PART * _DEPTH >= columns), _PARTS[-1])
+    parts = next((count for count in _PARTS if count * _STEPS_A_PART * DEPTH >= columns), _PARTS[-1])
     able = [tiles for tiles in _TILES if (parts - 1) * weights * tiles <= _MOST_SHARED]
     return next((tiles for tiles in able if tiles * TILE >= rows), able[-1]), parts
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How linear/panel cuts a product: in so many blocks. No result depends on it."""
+
+    blocks: int
+
+    def kernel(self, function: str, parts: int, *dtypes: DType) -> str:
+        return kernel_name(_PANEL_FILE, function, parts, *(dtype.value for dtype in dtypes))
+
+    def launch(self, wave: int) -> Launch:
+        return block_launch(self.blocks, _PANEL_WAVES * wave)
+
+
+def panels_of(rows: int, columns: int, outputs: Iterable[int]) -> Panels | None:
+    """The panels of projections by `fixed_cut` with so many outputs each; None for a few rows, which leave a device empty."""
+    if rows < (_PANEL_ROWS if columns <= _LONG else _PANEL_ROWS_OF_LONG):
+        return None
+    across = sum(-(-count // _PANEL_SIDE) for count in outputs)
+    return Panels(across * -(-rows // _PANEL_SIDE))
 
 
 class _Tiling:
@@ -118,7 +145,7 @@ class _Tiling:
     def parts(self, site: CallSite) -> int:
         """Waves of a block, each with its part of the columns: as many as have few steps each or fill a device, and memory to be joined."""
         able = [count for count in _PARTS if (count - 1) * self._weights * self.tiles(site) <= _MOST_SHARED]
-        steps = site.operand(1).static_shape[1] // _DEPTH
+        steps = site.operand(1).static_shape[1] // DEPTH
         enough = min(-(-steps // _STEPS_A_PART), -(-_FULL // max(1, math.prod(self._blocks(site)))))
         return next((count for count in able if count >= enough), able[-1])
 
@@ -126,21 +153,33 @@ class _Tiling:
         """For 16 outputs each, and for rows."""
         return (-(-_outputs(site) // TILE), -(-_rows(site) // (self.tiles(site) * TILE)))
 
+    def panels(self, site: CallSite) -> Panels | None:
+        """The panels of a product that is cut so."""
+        del site
+        return None
+
     def kernel(self, function: str) -> Callable[[CallSite], str]:
         def name(site: CallSite) -> str:
             dtypes = (site.operand(0).dtype, site.results[0].dtype)
+            if (panels := self.panels(site)) is not None:
+                return panels.kernel(function.replace("tile", "panel"), self.parts(site), *dtypes)
             cut = (self.tiles(site), self.parts(site))
             return kernel_name(_TILE_FILE, function, *cut, *(dtype.value for dtype in dtypes))
 
         return name
 
     def launch(self, site: CallSite) -> Launch:
+        if (panels := self.panels(site)) is not None:
+            return panels.launch(self._wave)
         across, down = self._blocks(site)
         return block_launch(across, self.parts(site) * self._wave, rows=down)
 
 
 class _FixedTiling(_Tiling):
-    """The same by `fixed_cut`."""
+    """The same by `fixed_cut`, and of many rows by panels, which have the same bits."""
+
+    def panels(self, site: CallSite) -> Panels | None:
+        return panels_of(_rows(site), site.operand(1).static_shape[1], [_outputs(site)])
 
     def tiles(self, site: CallSite) -> int:
         return fixed_cut(_rows(site), site.operand(1).static_shape[1], self._weights)[0]

@@ -21,7 +21,7 @@ from ostinato.backend_hip.impls.hip.common import (
     readable,
     rows_of,
 )
-from ostinato.backend_hip.impls.hip.linear import TILE, fixed_cut, halves
+from ostinato.backend_hip.impls.hip.linear import TILE, Panels, fixed_cut, halves, panels_of
 from ostinato.backend_hip.kernel_source import kernel_name
 from ostinato.ir.ops.linear_group import MOST_MEMBERS
 from ostinato.ir.step import Launch
@@ -64,13 +64,21 @@ def _cut(site: CallSite) -> tuple[int, int]:
     return fixed_cut(_rows(site), site.operand(1).static_shape[1])
 
 
+def _panels(site: CallSite) -> Panels | None:
+    return panels_of(_rows(site), site.operand(1).static_shape[1], _members(site))
+
+
 def _tile_kernel(site: CallSite) -> str:
-    dtypes = (site.operand(0).dtype.value, site.results[0].dtype.value)
-    return kernel_name("linear/tile", "linear_tile_group", *_cut(site), *dtypes)
+    dtypes = (site.operand(0).dtype, site.results[0].dtype)
+    if (panels := _panels(site)) is not None:
+        return panels.kernel("linear_panel_group", _cut(site)[1], *dtypes)
+    return kernel_name("linear/tile", "linear_tile_group", *_cut(site), *(dtype.value for dtype in dtypes))
 
 
 def _on_matrix_units(row: Impl, wave: int) -> Impl:
     def launch(site: CallSite) -> Launch:
+        if (panels := _panels(site)) is not None:
+            return panels.launch(wave)
         tiles, parts = _cut(site)
         across = sum(-(-outputs // TILE) for outputs in _members(site))
         return block_launch(across, parts * wave, rows=-(-_rows(site) // (tiles * TILE)))
