@@ -58,46 +58,92 @@ def test_random_sequences_agree_with_the_reference(wave: int, width: int, rng: n
         run(as_it_lies(wave, sample), wave, rng, sample)
 
 
+def cut(batches: int, time: int, heads: int, kv_heads: int, width: int, window: int = 0) -> Sample:
+    of_query, of_key = (batches, time, heads, width), (batches, time, kv_heads, width)
+    operands = normal(of_query), normal(of_query, DType.BF16), *[normal(of_key, DType.BF16)] * 2
+    log_sum = reals(np.full((batches, heads, time), 4.0, np.float32))
+    return valid(*operands, normal(of_query, DType.BF16), log_sum, scale=width**-0.5, window=window)
+
+
+def spans_of(time: int, window: int, span: int) -> int:
+    """Spans of all tiles of queries of a sequence: counted from what each of them sees."""
+    found = 0
+    for first in range(0, time, 32):
+        oldest = max(0, first - window + 1) if window > 0 else 0
+        found += -(-(first // 32 - oldest // 32 + 1) // span)
+    return found
+
+
 @by_wave
-@pytest.mark.parametrize(("width", "span"), [(64, 1), (64, 2), (128, 1)])
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize(
+    ("time", "heads", "kv_heads", "width", "window", "span"),
+    [
+        (65, 2, 1, 64, 0, 1),
+        (101, 7, 1, 64, 0, 2),
+        (96, 2, 2, 128, 0, 1),
+        (130, 2, 1, 64, 40, 1),
+        (200, 3, 1, 64, 66, 2),
+        (33, 1, 1, 64, 0, 1),
+    ],
+)
 def test_few_blocks_have_a_span_each_of_what_streams_by(
-    wave: int, width: int, span: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    wave: int,
+    batches: int,
+    time: int,
+    heads: int,
+    kv_heads: int,
+    width: int,
+    window: int,
+    span: int,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention_backward, "_SPAN", span)
-    for _ in range(CASES):
-        sample = sequences(rng, width, (65, 96, 101))
-        call = as_it_lies(wave, sample)
-        batches, time, heads, _ = call.site.operand(1).static_shape
-        kv_heads, tiles = call.site.operand(2).static_shape[2], -(-time // 32)
-        spans = -(-tiles // span)
-        launch = call.row.launch_of(call.site)
-        assert launch is not None
-        assert launch.grid[0] == batches * tiles * 2 * heads * spans
-        kept = batches * tiles * spans * 32 * width * 4
-        of_keys = 2 * heads if heads // kv_heads * spans > 1 else 0
-        assert call.row.workspace(call.site) == kept * (of_keys + (heads if spans > 1 else 0))
+    sample = cut(batches, time, heads, kv_heads, width, window)
+    call = as_it_lies(wave, sample)
+    launch, pieces = call.row.launch_of(call.site), batches * heads * spans_of(time, window, span)
+    assert launch is not None
+    assert launch.grid[0] == 2 * pieces
+    assert call.row.workspace(call.site) == 3 * pieces * 32 * width * 4
+    run(call, wave, rng, sample)
+
+
+@by_wave
+def test_spans_of_fewer_sequences_than_there_is_room_for(
+    wave: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_backward, "_SPAN", 1)
+    sample = cut(3, 65, 2, 1, 64)
+    ways = [call for call in calls(ROWS[f"hip_tile{wave}"], sample) if call.count is not None]
+    assert ways
+    for call in ways:
         run(call, wave, rng, sample)
 
 
-@by_wave
-def test_many_blocks_and_short_sequences_are_not_cut(wave: int) -> None:
-    def spans(batch: int, time: int) -> int:
-        of_query, of_key = (batch, time, 14, 64), (batch, time, 2, 64)
-        operands = normal(of_query), normal(of_query, DType.BF16), *[normal(of_key, DType.BF16)] * 2
-        log_sum = reals(np.zeros((batch, 14, time), np.float32))
-        call = as_it_lies(wave, valid(*operands, normal(of_query, DType.BF16), log_sum, scale=0.125))
-        launch, tiles = call.row.launch_of(call.site), -(-time // 32)
-        assert launch is not None
-        return launch.grid[0] // (batch * tiles * 28)
+@pytest.mark.parametrize(
+    ("batches", "time", "window", "span"),
+    [
+        (1, 352, 0, 11),
+        (1, 353, 0, 8),
+        (1, 512, 0, 8),
+        (1, 512, 100, 16),
+        (2, 512, 0, 8),
+        (4, 512, 0, 16),
+        (1, 1024, 0, 15),
+        (1, 2048, 0, 64),
+    ],
+)
+def test_many_blocks_and_short_sequences_are_not_cut(batches: int, time: int, window: int, span: int) -> None:
+    call = as_it_lies(32, cut(batches, time, 14, 2, 64, window))
+    assert attention_backward._span(call.site) == span
 
-    assert [spans(1, 192), spans(1, 193), spans(1, 512), spans(2, 512), spans(4, 512), spans(1, 2048)] == [
-        1,
-        2,
-        3,
-        3,
-        1,
-        1,
-    ]
+
+@pytest.mark.parametrize(("time", "heads"), [(1344, 12), (8192, 2), (16000, 1), (512, 14), (2000, 4)])
+def test_the_workspace_of_spans_stays_small(time: int, heads: int) -> None:
+    call = as_it_lies(32, cut(1, time, heads, 1, 128))
+    assert attention_backward._span(call.site) < -(-time // 32)
+    assert call.row.workspace(call.site) < 40 << 20
 
 
 @by_wave

@@ -118,8 +118,8 @@ DEVICE void look(Seen* seen, i32* first_of, i32 first, i32 tokens, i32 group, Pr
     }
     block_barrier();
     if (t < QUERIES) {
-        i32 before = 0;
-        for (int other = 0; other < t; ++other) before |= seen[other].sequence == seen[t].sequence;
+        i32 before = t > 0 && seen[t - 1].sequence == seen[t].sequence ? 1 : 0;
+        for (int other = 0; !before && other < t; ++other) before |= seen[other].sequence == seen[t].sequence;
         first_of[t] = before || seen[t].sequence == NOBODY ? 0 : 1;
     }
 }

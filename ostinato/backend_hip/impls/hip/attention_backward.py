@@ -139,22 +139,32 @@ def _sharers(site: CallSite) -> int:
     return heads // kv_heads if batches * kv_heads * _tiles(site) <= TICKETS else 1
 
 
-_SPAN = 10
-"""Tiles that a block on matrix units goes over at most where there are few blocks: the fastest for 512 tokens on an H200."""
-_FEW_BLOCKS = 1024
-"""Blocks up to which there are few: fewer than three turns of three a multiprocessor of an H200."""
+_SPAN = 8
+"""Tiles that a block on matrix units goes over, at least, where what streams by is cut: the fastest on an H200."""
+_PIECES = 1024
+"""Blocks that the tiles of a launch are cut for: fewer than three turns of three a multiprocessor of an H200. It bounds the workspace too."""
+
+
+def _turns(site: CallSite) -> list[int]:
+    """Tiles that stream by each tile of keys, or of queries from the last one on, of a sequence."""
+    tiles, window = _tiles(site), site.integer("window")
+    seen = -(-(window + _OWN - 1) // _OWN) if window > 0 else tiles
+    return [min(tiles - turn, seen) for turn in range(tiles)]
 
 
 def _span(site: CallSite) -> int:
-    """Tiles of a span, 0 where a block goes over all that its own sees."""
+    """Tiles of a span: all that there are where a block goes over all that its own sees."""
     batches, _, heads, kv_heads, _ = _sizes(site)
-    few = _blocks(site) <= _FEW_BLOCKS and batches * (kv_heads + heads) * _tiles(site) <= TICKETS
-    return _SPAN if few and _tiles(site) > _SPAN else 0
+    turns, tiles = _turns(site), _tiles(site)
+    span = max(_SPAN, -(-2 * batches * heads * sum(turns) // _PIECES))
+    tickets = batches * (kv_heads * tiles + heads * (tiles - span))
+    return span if 2 * max(turns) >= 3 * span and tickets <= TICKETS else tiles
 
 
-def _spans(site: CallSite) -> int:
-    """The most that a block's rows have."""
-    return -(-_tiles(site) // span) if (span := _span(site)) else 1
+def _pieces(site: CallSite) -> int:
+    """Spans of all turns of a head."""
+    span = _span(site)
+    return sum(-(-tiles // span) for tiles in _turns(site))
 
 
 def _blocks(site: CallSite) -> int:
@@ -182,10 +192,10 @@ def _block_workspace(site: CallSite) -> int:
 def _tile_workspace(site: CallSite) -> int:
     """The same for each of its spans, and a tile of sums for each span of queries."""
     batches, _, heads, kv_heads, width = _sizes(site)
-    sharers, spans = _sharers(site), _spans(site)
-    of_keys = 2 * kv_heads * sharers * spans if sharers * spans > 1 else 0
-    of_queries = heads * spans if spans > 1 else 0
-    return DType.F32.nbytes(batches * _tiles(site) * (of_keys + of_queries) * _OWN * width)
+    sharers, cut = _sharers(site), _span(site) < max(_turns(site))
+    of_keys = 2 * kv_heads * sharers if sharers > 1 or cut else 0
+    of_queries = heads if cut else 0
+    return DType.F32.nbytes(batches * _pieces(site) * (of_keys + of_queries) * _OWN * width)
 
 
 def _tile_fits(site: CallSite) -> str | None:
@@ -221,12 +231,16 @@ def _on_matrix_units(row: Impl, wave: int) -> Impl:
         names = (dtype.value for dtype in dtypes)
         return kernel_name("attention/tile_backward", "attention_tile_causal_backward", width, *names)
 
+    def launch(site: CallSite) -> Launch:
+        batches, _, heads, kv_heads, _ = _sizes(site)
+        return block_launch(_pieces(site) * batches * (kv_heads * _sharers(site) + heads), _WAVES * wave)
+
     shared = _by_tiles(row, f"hip_tile{wave}", kernel, _tile_fits)
     return replace(
         shared,
         architectures=(f"wave{wave}",),
         params=_tile_params,
-        launch=lambda site: block_launch(_blocks(site) * _spans(site), _WAVES * wave),
+        launch=launch,
         workspace=_tile_workspace,
     )
 

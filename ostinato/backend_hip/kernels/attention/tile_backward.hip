@@ -283,47 +283,74 @@ struct Half {
             }
         }
     }
-    // For another block: the sums of neighbouring threads lie together.
+    // For another block: the sums of neighbouring threads lie together, 16 bytes of each.
     DEVICE void keep(f32* at) const {
 #pragma unroll
-        for (int d = 0; d < ACROSS; ++d) {
+        for (int n = 0; n < ACROSS * SUMS; n += 4) {
+            Words words = {};
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) at[(d * SUMS + i) * THREADS + thread_index()] = sums[d].values[i];
+            for (int i = 0; i < 4; ++i) put(words, i, sums[n / SUMS].values[n % SUMS + i]);
+            reinterpret_cast<Words*>(at)[n / 4 * THREADS + thread_index()] = words;
         }
     }
-    // Those of so many blocks, `step` apart, in their order. All that a block has is under way together.
-    DEVICE void join(const f32* at, i64 step, i32 blocks) {
+    // Those of so many blocks, of which n lie at place(n), in their order. Those of some are under way together.
+    template <class Place>
+    DEVICE void join(i32 blocks, Place place) {
+#pragma unroll
+        for (int d = 0; d < ACROSS; ++d) sums[d] = {};
+#pragma unroll 4
         for (i32 block = 0; block < blocks; ++block) {
-            const f32* const from = at + block * step + thread_index();
-            f32 more[ACROSS * SUMS];
+            const Words* const from = reinterpret_cast<const Words*>(place(block)) + thread_index();
 #pragma unroll
-            for (int n = 0; n < ACROSS * SUMS; ++n) more[n] = from[n * THREADS];
+            for (int n = 0; n < ACROSS * SUMS; n += 4) {
+                const Words words = from[n / 4 * THREADS];
 #pragma unroll
-            for (int n = 0; n < ACROSS * SUMS; ++n) {
-                f32& own = sums[n / SUMS].values[n % SUMS];
-                own = block == 0 ? more[n] : own + more[n];
+                for (int i = 0; i < 4; ++i) sums[n / SUMS].values[n % SUMS + i] += float_of(words.w[i]);
             }
         }
     }
 };
 
-// What of a row of tiles streams by, and which part of it is a block's: all of it, or a span of so many tiles.
-struct Stream {
-    i32 begin, end, spans;
-    DEVICE Stream(i32 first, i32 last, i32 tiles, i32 span) {
-        const i32 length = tiles * STEP;
-        spans = tiles == 0 ? 1 : larger((last - first + length - 1) / length, 1);
-        begin = tiles == 0 ? first : first + span * length;
-        end = tiles == 0 ? last : smaller(last, begin + length);
+// Tiles of what streams by in the order of their blocks. Turn i has the keys of tile i of a sequence, which the queries
+// from there on see, or the queries of tile i from behind, which see the keys up to there: as many tiles, at most `seen`.
+// They are cut in spans of `span` tiles. The first spans of all turns come first, then the second ones, of which the
+// last turns have none, and so on.
+struct Turns {
+    i32 tiles, seen, span;
+    DEVICE i32 streams(i32 turn) const { return smaller(tiles - turn, seen); }
+    DEVICE i32 spans(i32 turn) const { return (streams(turn) + span - 1) / span; }
+    // Turns of all spans before this one.
+    DEVICE i32 before(i32 number) const { return number * tiles - number * (number - 1) / 2 * span; }
+    DEVICE i32 all() const { return before(spans(0)); }
+};
+
+// A span of a turn of one of `units` that have as many turns each, and where it is among those of all.
+struct Piece {
+    Turns turns;
+    i64 units, unit;
+    i32 span, turn;
+    DEVICE Piece(Turns all, i64 number, i64 count) : turns(all), units(count), span(0) {
+        while (number >= turns.before(span + 1) * units) ++span;
+        number -= turns.before(span) * units;
+        turn = static_cast<i32>(number / units);
+        unit = number % units;
     }
+    DEVICE i64 number_of(i32 other_span, i64 other_unit) const {
+        return (turns.before(other_span) + turn) * units + other_unit;
+    }
+    DEVICE i64 number() const { return number_of(span, unit); }
+    DEVICE i32 spans() const { return turns.spans(turn); }
+    // The rows [from, to) that stream by, of those of the turn from `first` on.
+    DEVICE i32 from(i32 first) const { return first + span * turns.span * STEP; }
+    DEVICE i32 to(i32 first) const { return first + smaller((span + 1) * turns.span, turns.streams(turn)) * STEP; }
 };
 
 // Adds to the gradients of the keys from `own` on, the block's own, what queries of a head have for them.
 template <int WIDTH, class Y>
 DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, const Own<WIDTH>& held, i64 batch, i32 head,
-                    i32 own, Stream queries, Half<WIDTH>& keys, Half<WIDTH>& values) {
+                    i32 own, const Piece& piece, Half<WIDTH>& keys, Half<WIDTH>& values) {
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
-    for (i32 first = queries.begin; first < queries.end; first += STEP) {
+    for (i32 first = piece.from(own), end = piece.to(own); first < end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_queries(p, memory, batch, head, first);
         block_barrier();
@@ -356,12 +383,13 @@ DEVICE void of_keys(const Problem<Y>& p, const Memory<WIDTH>& memory, const Own<
 
 // Adds to the gradient of the queries from `own` on of a head what keys have for them.
 template <int WIDTH, class Y>
-DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own, Stream keys,
-                       Half<WIDTH>& queries) {
+DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 batch, i32 head, i32 own,
+                       const Piece& piece, Half<WIDTH>& queries) {
     const int wave = thread_index() / WAVE, side = wave / HALVES * TILE, half = wave % HALVES * TILE;
     send_queries(p, memory, batch, head, own);
     const Own<WIDTH> held(memory);
-    for (i32 first = keys.begin; first < keys.end; first += STEP) {
+    const i32 begin = own + OWN - piece.turns.streams(piece.turn) * STEP;
+    for (i32 first = piece.from(begin), end = piece.to(begin); first < end; first += STEP) {
         block_barrier();  // earlier ones may still be read
         send_keys(p, memory, batch, head / p.group, first);
         copies_done();
@@ -392,9 +420,9 @@ DEVICE void of_queries(const Problem<Y>& p, const Memory<WIDTH>& memory, i64 bat
 }
 
 // gradient, q, y [batches, time, heads, width], k and v [batches, time, kv_heads, width], log_sum [batches, heads, time].
-// `sharers` heads of a group have a block each: all of them, or one that has them all. A span has `tiles_of_span` tiles, 0
-// where nothing is cut. The workspace holds for each tile of keys, sharer and span the gradients of 32 keys and of their
-// values, where there are several, and behind them for each tile of queries and span their gradients.
+// `sharers` heads of a group have a block each: all of them, or one that has them all. A span has `tiles_of_span` tiles; it
+// has all where nothing is cut. The workspace holds for each span of keys' turns the gradients of 32 keys and of their
+// values, where heads or spans share them, and behind them for each span of queries' turns theirs, where there are several.
 template <int WIDTH, class Y, class R>
 DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, const bf16* k, const bf16* v, const Y* y,
                                            const f32* log_sum, const i32* count, R* q_gradient, R* k_gradient,
@@ -418,57 +446,54 @@ DEVICE void attention_tile_causal_backward(const f32* gradient, const bf16* q, c
     const Problem<Y> p = {gradient, q, k, v, y, log_sum, steps, length, static_cast<i32>(heads), group, kept,
                           Scoring{static_cast<f32>(scale), static_cast<f32>(cap)}, steps.whole(q, k, v),
                           aligned(gradient) && aligned(y)};
-    const i64 valid = valid_rows(count, batches), tiles = (time + OWN - 1) / OWN, owners = kv_heads * sharers;
-    const i32 span_tiles = static_cast<i32>(tiles_of_span);
-    const i64 spans = tiles_of_span == 0 ? 1 : (tiles + tiles_of_span - 1) / tiles_of_span;
-    const i64 kept_of_keys = sharers * spans > 1 ? batches * kv_heads * tiles * sharers * spans * 2 * KEPT : 0;
-    const i64 units = valid * (owners + heads) * spans;
-    for (i64 unit = block_index(); unit < tiles * units; unit += block_count()) {
-        // the first keys are seen by most, and the last queries see most
-        const i64 turn = unit / units, place = unit % units / spans;
-        const i32 span = static_cast<i32>(unit % spans);
-        block_barrier();  // an earlier unit may still be read
-        if (place < valid * owners) {
-            const i64 batch = place / owners;
-            const i32 own = static_cast<i32>(turn * OWN), sharer = static_cast<i32>(place % sharers);
-            const i32 kv = static_cast<i32>(place % owners / sharers), each = static_cast<i32>(group / sharers);
-            const i32 end = p.window > 0 ? smaller(length, own + OWN - 1 + p.window) : length;
-            const Stream queries(own, end, span_tiles, span);
-            if (span >= queries.spans) continue;
+    const i64 valid = valid_rows(count, batches), owners = valid * kv_heads * sharers, askers = valid * heads;
+    const i32 tiles = (length + OWN - 1) / OWN, seen = kept > 0 ? smaller(tiles, (kept + 2 * OWN - 2) / OWN) : tiles;
+    const Turns turns = {tiles, seen, static_cast<i32>(tiles_of_span)};
+    const i64 of_keys_all = turns.all() * owners, all = of_keys_all + turns.all() * askers;
+    const i32 each = static_cast<i32>(group / sharers);
+    // Keys come first: what they sum up is joined while queries are at work.
+    for (i64 number = block_index(); number < all; number += block_count()) {
+        block_barrier();  // an earlier one may still be read
+        if (number < of_keys_all) {
+            const Piece piece(turns, number, owners);
+            const i64 sharer = piece.unit % sharers, shared = piece.unit / sharers, batch = shared / kv_heads;
+            const i32 kv = static_cast<i32>(shared % kv_heads), own = piece.turn * OWN, spans = piece.spans();
             Half<WIDTH> keys, values;
             send_keys(p, memory, batch, kv, own);
             const Own<WIDTH> held(memory);
             for (i32 h = 0; h < each; ++h) {
-                of_keys(p, memory, held, batch, kv * group + sharer * each + h, own, queries, keys, values);
+                of_keys(p, memory, held, batch, kv * group + static_cast<i32>(sharer) * each + h, own, piece, keys,
+                        values);
             }
-            const i32 blocks = static_cast<i32>(sharers) * queries.spans;
+            const i32 blocks = static_cast<i32>(sharers) * spans;
             if (blocks > 1) {
-                const i64 shared = (batch * kv_heads + kv) * tiles + turn;
-                f32* const sums = workspace + shared * sharers * spans * 2 * KEPT;
-                f32* const mine = sums + (sharer * queries.spans + span) * 2 * KEPT;
-                keys.keep(mine);
-                values.keep(mine + KEPT);
-                if (!status.last_of(static_cast<u32>(blocks), shared)) continue;
-                keys.join(sums, 2 * KEPT, blocks);
-                values.join(sums + KEPT, 2 * KEPT, blocks);
+                f32* const left = workspace + piece.number() * 2 * KEPT;
+                keys.keep(left);
+                values.keep(left + KEPT);
+                if (!status.last_of(static_cast<u32>(blocks), shared * tiles + piece.turn)) continue;
+                const auto place = [=](i32 n) {
+                    return workspace + piece.number_of(n % spans, shared * sharers + n / spans) * 2 * KEPT;
+                };
+                keys.join(blocks, place);
+                values.join(blocks, [=](i32 n) { return place(n) + KEPT; });
             }
             const i64 to = ((batch * time + own) * kv_heads + kv) * WIDTH;
             keys.store(k_gradient + to, kv_heads * WIDTH, length - own);
             values.store(v_gradient + to, kv_heads * WIDTH, length - own);
         } else {
-            const i64 from = place - valid * owners, batch = from / heads;
-            const i32 head = static_cast<i32>(from % heads), own = static_cast<i32>((tiles - 1 - turn) * OWN);
-            const i32 begin = p.window > 0 ? larger(own + 1 - p.window, 0) / STEP * STEP : 0;
-            const Stream keys(begin, smaller(length, own + OWN), span_tiles, span);
-            if (span >= keys.spans) continue;
+            const Piece piece(turns, number - of_keys_all, askers);
+            const i64 batch = piece.unit / heads;
+            const i32 head = static_cast<i32>(piece.unit % heads), own = (tiles - 1 - piece.turn) * OWN;
+            const i32 spans = piece.spans();
             Half<WIDTH> queries;
-            of_queries(p, memory, batch, head, own, keys, queries);
-            if (keys.spans > 1) {
-                const i64 shared = (batch * heads + head) * tiles + turn;
-                f32* const sums = workspace + kept_of_keys + shared * spans * KEPT;
-                queries.keep(sums + span * KEPT);
-                if (!status.last_of(static_cast<u32>(keys.spans), batches * kv_heads * tiles + shared)) continue;
-                queries.join(sums, KEPT, keys.spans);
+            of_queries(p, memory, batch, head, own, piece, queries);
+            if (spans > 1) {
+                f32* const sums = workspace + of_keys_all * 2 * KEPT;
+                queries.keep(sums + piece.number() * KEPT);
+                // behind the tickets of keys; turns of one span need none
+                const i64 ticket = batches * kv_heads * tiles + piece.unit * (tiles - turns.span) + piece.turn;
+                if (!status.last_of(static_cast<u32>(spans), ticket)) continue;
+                queries.join(spans, [=](i32 n) { return sums + piece.number_of(n, piece.unit) * KEPT; });
             }
             queries.store(q_gradient + ((batch * time + own) * heads + head) * WIDTH, heads * WIDTH, length - own);
         }
