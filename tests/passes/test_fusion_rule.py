@@ -145,7 +145,8 @@ def test_a_set_of_mixed_precision_stays_apart(query: DType | None) -> None:
 
 @pytest.mark.parametrize(("target", "dtype"), [(GPU, DType.BF16), (HOST, DType.F32)], ids=["gpu", "host"])
 def test_a_decode_step_is_five_launches_a_layer(target: Target, dtype: DType) -> None:
-    config = Config(layers=2, packed=True, hidden=64, heads=4, kv_heads=2, width=16, ffn=64, matrix=dtype, cache=dtype)
+    sizes = Config(layers=2, packed=True, hidden=64, heads=4, kv_heads=2, width=16, ffn=64, tokens=4)
+    config = replace(sizes, matrix=dtype, cache=dtype)
     graph = run_pipeline(decoder(config), target, PipelineOptions(dtype.value)).graph
     layer = [node.op for node in graph.nodes if node.name.startswith("layers.1.") and node.impl is not None]
     assert layer == ["qkv_rope_store", "attention_packed", "linear", "linear_swiglu", "linear"]
