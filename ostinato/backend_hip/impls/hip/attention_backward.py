@@ -271,7 +271,7 @@ def _by_tiles(row: Impl, name: str, kernel: Callable[[CallSite], str], fits: Pre
         kernel=kernel,
         accepts=all_of(row.accepts, fits),
         extents=Extents(sequence=(_FEWEST, None)),
-        exactness=Exactness.TOLERANCE,  # a batch may be too large for blocks to share keys
+        exactness=Exactness.TOLERANCE,  # how blocks share keys, and what streams by, follows from the batch too
     )
 
 

@@ -31,7 +31,7 @@ _STEPS = 8
 _MOST_ROOM = 40
 """KiB of shared memory for x at most: every device has 48."""
 _HALVES_ROWS = 4
-"""Rows by a weight of halves at most: more are faster on matrix units, though norm, gate, rotation and residual are not inside there."""
+"""Rows by a weight of halves at most: more are faster on matrix units, though norm, rotation and cache store are not inside there."""
 _UNSTAGED = 2
 """Rows of x that a kernel takes from where they lie if need be: with more of them it runs out of registers."""
 _MOST_THREADS = 512
